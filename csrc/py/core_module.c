@@ -1,0 +1,183 @@
+/* The module _core: multi-phase init, state, the one boundary for errors and the parsing of arguments.
+ * Called by sglang_probe/_core's importers. Invariant: a failed call leaves nothing held. */
+#include "core_module.h"
+
+#include <string.h>
+
+PyObject *sp_raise(sp_status status) {
+    PyObject *type = status == SP_INVALID   ? PyExc_ValueError
+                     : status == SP_NOMEM   ? PyExc_MemoryError
+                     : status == SP_TIMEOUT ? PyExc_TimeoutError
+                                            : PyExc_RuntimeError;
+    PyErr_Format(type, "%s: %s", sp_status_text(status), sp_error());
+    return NULL;
+}
+
+bool sp_count_args(const char *name, Py_ssize_t given, Py_ssize_t least, Py_ssize_t most) {
+    if (given >= least && given <= most) return true;
+    PyErr_Format(PyExc_TypeError, "%s takes %zd to %zd arguments, %zd given", name, least, most, given);
+    return false;
+}
+
+bool sp_parse_index(PyObject *object, const char *what, size_t count, size_t *index) {
+    size_t value = PyLong_AsSize_t(object);
+    if (value == (size_t)-1 && PyErr_Occurred()) return false;
+    if (value >= count) {
+        PyErr_Format(PyExc_ValueError, "%s index %zu: there are %zu", what, value, count);
+        return false;
+    }
+    *index = value;
+    return true;
+}
+
+bool sp_parse_word(PyObject *object, uint64_t *word) {
+    *word = PyLong_AsUnsignedLongLong(object);
+    return !(*word == (uint64_t)-1 && PyErr_Occurred());
+}
+
+/* Fills `count` int64 fields, which lie side by side in their struct, from a tuple. */
+static bool parse_fields(PyObject *tuple, const char *what, Py_ssize_t skip, int64_t *fields, Py_ssize_t count) {
+    if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != count + skip) {
+        PyErr_Format(PyExc_TypeError, "%s is a tuple of %zd integers", what, count + skip);
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        fields[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i + skip));
+        if (fields[i] == -1 && PyErr_Occurred()) return false;
+        if (fields[i] < -1 || fields[i] > INT32_MAX) { /* so that no product of two facts overflows in a gate */
+            PyErr_Format(PyExc_ValueError, "%s[%zd]=%lld: a fact is -1 to 2^31 - 1", what, i, (long long)fields[i]);
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool parse_derived(PyObject *object, core_case *p) {
+    if (object == Py_None) return true;
+    if (PyObject_GetBuffer(object, &p->derived, PyBUF_SIMPLE) < 0) return false;
+    sp_status status = sp_derived_check(p->derived.buf, (size_t)p->derived.len);
+    if (status) {
+        PyBuffer_Release(&p->derived);
+        sp_raise(status);
+        return false;
+    }
+    p->rules.derived = p->derived.buf;
+    p->rules.derived_bytes = (size_t)p->derived.len;
+    return true;
+}
+
+static const sp_ruleset *ruleset_named(const char *name) {
+    for (size_t i = 0; i < sp_ruleset_count; i++)
+        if (strcmp(sp_rulesets[i].name, name) == 0) return &sp_rulesets[i];
+    return NULL;
+}
+
+/* release, facts, call, context[, derived] */
+bool sp_parse_case(PyObject *const *args, Py_ssize_t count, core_case *p) {
+    size_t release;
+    uint64_t context;
+    memset(p, 0, sizeof *p);
+    if (!sp_count_args("a case", count, 4, 5) || !sp_parse_index(args[0], "release", sp_release_count, &release) ||
+        !parse_fields(args[1], "facts", 0, (int64_t *)&p->facts, sizeof p->facts / sizeof(int64_t)) ||
+        !parse_fields(args[2], "call", 1, (int64_t *)((char *)&p->call + sizeof p->call.nbytes),
+                      sizeof p->call / sizeof(int64_t) - 1) ||
+        !sp_parse_word(PyTuple_GET_ITEM(args[2], 0), &p->call.nbytes) || !sp_parse_word(args[3], &context))
+        return false;
+    if (context >> SP_CTX_COUNT) {
+        PyErr_Format(PyExc_ValueError, "context bits: there are %d", SP_CTX_COUNT);
+        return false;
+    }
+    if ((uint64_t)p->call.dtype >= SP_DTYPE_COUNT || (uint64_t)p->facts.device >= SP_DEVICE_COUNT ||
+        (uint64_t)p->facts.fi_dtype >= SP_DTYPE_COUNT || p->facts.world_size < 1) {
+        PyErr_SetString(PyExc_ValueError, "dtype, fi_dtype or device outside of its list, or a world size below 1");
+        return false;
+    }
+    p->rules.ruleset = ruleset_named(sp_releases[release].ruleset);
+    if (!p->rules.ruleset) {
+        PyErr_Format(PyExc_RuntimeError, "release %s names no ruleset", sp_releases[release].name);
+        return false;
+    }
+    p->c = (sp_case){&sp_releases[release], &p->facts, &p->call, (uint32_t)context, NULL};
+    return count < 5 || parse_derived(args[4], p);
+}
+
+void sp_release_case(core_case *p) {
+    if (p->derived.obj) PyBuffer_Release(&p->derived);
+}
+
+static PyObject *register_paths(PyObject *module, PyObject *arg) {
+    if (!PyTuple_Check(arg) || PyTuple_GET_SIZE(arg) != SP_PATH_COUNT) {
+        PyErr_Format(PyExc_TypeError, "register_paths takes a tuple of %d members", SP_PATH_COUNT);
+        return NULL;
+    }
+    core_state *state = sp_state_of_module(module);
+    Py_INCREF(arg);
+    Py_XSETREF(state->paths, arg);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef module_methods[] = {
+    {"register_paths", register_paths, METH_O,
+     "register_paths($module, members, /)\n--\n\nHand over the members of Path, in the order of PATHS; decisions then return "
+     "them."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int core_exec(PyObject *module) {
+    core_state *state = sp_state_of_module(module);
+    if (sp_import_numpy() < 0) return -1;
+    state->router_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &sp_router_spec, NULL);
+    if (!state->router_type || PyModule_AddType(module, state->router_type) < 0) return -1;
+    if (PyModule_AddFunctions(module, sp_rules_methods) < 0 || PyModule_AddFunctions(module, sp_route_methods) < 0) return -1;
+    state->paths = PyTuple_New(SP_PATH_COUNT);
+    if (!state->paths) return -1;
+    static const char *const names[] = {
+#define X(id, name, text) name,
+        SP_PATHS(X)
+#undef X
+    };
+    for (Py_ssize_t i = 0; i < SP_PATH_COUNT; i++) {
+        PyObject *name = PyUnicode_InternFromString(names[i]);
+        if (!name) return -1;
+        PyTuple_SET_ITEM(state->paths, i, name);
+    }
+    return sp_add_lists(module);
+}
+
+static int core_traverse(PyObject *module, visitproc visit, void *arg) {
+    core_state *state = sp_state_of_module(module);
+    Py_VISIT(state->router_type);
+    Py_VISIT(state->paths);
+    return 0;
+}
+
+static int core_clear(PyObject *module) {
+    core_state *state = sp_state_of_module(module);
+    Py_CLEAR(state->router_type);
+    Py_CLEAR(state->paths);
+    return 0;
+}
+
+static void core_free(void *module) { core_clear(module); }
+
+static PyModuleDef_Slot core_slots[] = {
+    {Py_mod_exec, core_exec},
+#ifdef Py_mod_multiple_interpreters
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED}, /* as NumPy, which the module needs */
+#endif
+    {0, NULL},
+};
+
+PyModuleDef sp_core_module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "sglang_probe._core",
+    .m_doc = "Rulesets, gates and routes of SGLang's all-reduce dispatch. Private: use sglang_probe's functions.",
+    .m_size = sizeof(core_state),
+    .m_methods = module_methods,
+    .m_slots = core_slots,
+    .m_traverse = core_traverse,
+    .m_clear = core_clear,
+    .m_free = core_free,
+};
+
+PyMODINIT_FUNC PyInit__core(void) { return PyModuleDef_Init(&sp_core_module); }

@@ -1,0 +1,47 @@
+/* What the files of the _core binding share: module state, argument helpers, and each file's methods.
+ * Invariant: only csrc/py includes Python.h; the core below never sees an object. */
+#ifndef SP_CORE_MODULE_H
+#define SP_CORE_MODULE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "core/route.h"
+
+typedef struct core_state {
+    PyTypeObject *router_type;
+    PyObject *paths; /* tuple of path names, or the members of Path once registered */
+} core_state;
+
+extern PyModuleDef sp_core_module;
+extern PyMethodDef sp_rules_methods[]; /* core_rules.c */
+extern PyMethodDef sp_route_methods[]; /* core_route.c */
+extern PyType_Spec sp_router_spec;     /* core_router.c */
+
+int sp_add_lists(PyObject *module); /* core_lists.c */
+
+/* core_array.c: the only user of NumPy's C API */
+int sp_import_numpy(void);
+PyObject *sp_walk_array(const sp_ruleset *ruleset);
+PyObject *sp_router_array(const sp_router *router, PyObject *sizes);
+
+static inline core_state *sp_state_of_module(PyObject *module) { return PyModule_GetState(module); }
+
+PyObject *sp_raise(sp_status status); /* the core's last error as a Python exception; always NULL */
+bool sp_count_args(const char *name, Py_ssize_t given, Py_ssize_t least, Py_ssize_t most);
+bool sp_parse_index(PyObject *object, const char *what, size_t count, size_t *index);
+bool sp_parse_word(PyObject *object, uint64_t *word);
+
+/* One case as Python hands it over: release index, facts, call, context bits, and an optional derived table. */
+typedef struct core_case {
+    sp_facts facts;
+    sp_call call;
+    sp_case c;
+    sp_rules rules;
+    Py_buffer derived; /* held while rules.derived points into it */
+} core_case;
+
+bool sp_parse_case(PyObject *const *args, Py_ssize_t count, core_case *parsed);
+void sp_release_case(core_case *parsed);
+
+#endif
