@@ -1,0 +1,94 @@
+"""Which path did this SGLang all-reduce take, why, and what would another cost?
+
+``import sglang_probe as probe``; every public name below is loaded when it is first used, so that the import costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from ._bands import Band, Bands, bands
+    from ._conform.conform import conform
+    from ._decision import Blocked, Decision, Gate, Stop
+    from ._releases import Release, resolve
+    from ._route import CONTEXTS, dispatch, route, router
+    from ._step.step import Step, step
+    from ._types import Call, Fact, Fusion, Group, InputError, Model, Path, ProbeError, ProbeUnavailable, Server, Setting
+    from .launch import find_server, read_launch, read_log, read_url
+    from .models import load_model
+
+_HOME = {
+    "_decision": ("Blocked", "Decision", "Gate", "Stop"),
+    "_releases": ("Release", "resolve"),
+    "_route": ("CONTEXTS", "dispatch", "route", "router"),
+    "_types": (
+        "Call",
+        "Fact",
+        "Fusion",
+        "Group",
+        "InputError",
+        "Model",
+        "Path",
+        "ProbeError",
+        "ProbeUnavailable",
+        "Server",
+        "Setting",
+    ),
+    "_bands": ("Band", "Bands", "bands"),
+    "_conform.conform": ("conform",),
+    "launch": ("find_server", "read_launch", "read_log", "read_url"),
+    "models": ("load_model",),
+    "_step.step": ("Step", "step"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "Band",
+    "Bands",
+    "Blocked",
+    "CONTEXTS",
+    "Call",
+    "Decision",
+    "Fact",
+    "Fusion",
+    "Gate",
+    "Group",
+    "InputError",
+    "Model",
+    "Path",
+    "ProbeError",
+    "ProbeUnavailable",
+    "Release",
+    "Server",
+    "Setting",
+    "Step",
+    "Stop",
+    "bands",
+    "conform",
+    "dispatch",
+    "find_server",
+    "load_model",
+    "read_launch",
+    "read_log",
+    "read_url",
+    "resolve",
+    "route",
+    "router",
+    "step",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'sglang_probe' has no attribute {name!r}")
+    value = getattr(importlib.import_module("." + _MODULE_OF[name], __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

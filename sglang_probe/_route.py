@@ -1,0 +1,366 @@
+"""dispatch and route: conditions or a call into the core, a Decision out. Called by the public API, step, bands and the tests.
+
+Invariant: nothing is decided here. The core answers in codes; this file names them and keeps the Decisions of states already asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache, partial
+from types import MappingProxyType
+from typing import Any, Literal
+
+from . import _core
+from ._decision import Blocked, Decision, Gate, Op, Stop
+from ._facts import DEFAULTS, fact_value, pack_call, pack_facts, range_of
+from ._releases import RULESETS, Release, resolve
+from ._types import Call, Fact, Group, InputError, Path
+
+PATHS: tuple[Path, ...] = tuple(Path(name) for name, _ in _core.PATHS)
+_core.register_paths(PATHS)
+
+RULES: tuple[str, ...] = tuple(name for name, _ in _core.RULES)
+RULE_TEXTS: Mapping[str, str] = MappingProxyType(dict(_core.RULES))
+_EXCEPTIONS = tuple(name for name, _ in _core.EXCEPTIONS)
+_CONDITIONS = tuple(name for name, _, _ in _core.CONDITIONS)
+_BIT = {name: 1 << i for i, name in enumerate(_CONDITIONS)}
+_OPS: tuple[Op | None, ...] = (None, "in_place", "out_of_place")
+_NEW, _CLONE, _LOST = 2, 4, 8
+
+Communicator = Literal["absent", "disabled", "declines", "accepts"]
+PynCcl = Literal["absent", "disabled", "enabled"]
+_LEVELS = ("_present", "_enabled", "_accepts")
+_STATES = ("absent", "disabled", "declines", "accepts")
+COMMUNICATORS = ("custom", "quick", "mscclpp", "torch_symm_mem", "pcie_ipc")
+DEVICES: tuple[str, ...] = _core.DEVICES
+_HIP = DEVICES.index("hip")
+
+_CONTEXT_BIT = {name: 1 << i for i, (name, _) in enumerate(_core.CONTEXTS)}
+CONTEXTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "eager": (),
+        "warmup": ("in_graph_capture",),
+        "capture": ("in_graph_capture", "stream_capturing"),
+        "piecewise_compile": ("piecewise", "compiling", "compile_warmup"),
+        "piecewise_capture": ("piecewise", "in_graph_capture", "stream_capturing", "piecewise_stream"),
+        "piecewise_replay": ("piecewise",),
+        "compile": ("compiling",),
+    }
+)
+"""Presets: what surrounds a call, as the bits that the dispatch reads."""
+
+
+def context_bits(context: str | Iterable[str]) -> int:
+    """Bits of a preset, or of single names (``"in_graph_capture+piecewise"``, or a list of them)."""
+    if isinstance(context, str) and context in CONTEXTS:
+        names: Iterable[str] = CONTEXTS[context]
+    else:
+        names = context.split("+") if isinstance(context, str) else context
+    bits = 0
+    for name in names:
+        if name == "replay":
+            raise InputError("context", name, "a replay runs no dispatch: it repeats what was captured; ask for 'capture'")
+        if name not in _CONTEXT_BIT:
+            raise InputError(
+                "context", name, f"give one of {', '.join(CONTEXTS)}, or bits of {', '.join(_CONTEXT_BIT)} joined by +"
+            )
+        bits |= _CONTEXT_BIT[name]
+    return bits
+
+
+def word_of(conditions: Mapping[str, Any]) -> int:
+    """The core's word of conditions for ``dispatch``'s keywords (see there); checks each of them."""
+    world_size, device = conditions["world_size"], conditions["device"]
+    if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
+        raise InputError("world_size", world_size, "give the number of ranks, 1 or more")
+    if device not in DEVICES:
+        raise InputError("device", device, f"give one of {', '.join(DEVICES)}")
+    word = _BIT["ranks"] if world_size > 1 else 0
+    for name in (*COMMUNICATORS, "pynccl"):
+        states = ("absent", "disabled", "enabled") if name == "pynccl" else _STATES
+        state = conditions[name]
+        if state not in states:
+            raise InputError(name, state, f"give one of {', '.join(states)}")
+        if state != "absent" and world_size == 1:
+            raise InputError(name, state, "a group of one rank has no communicator: give 'absent', or world_size above 1")
+        for level in _LEVELS[: states.index(state)]:
+            word |= _BIT[name + level]
+    for name in ("symmetric_memory", "piecewise", "compiling", "flashinfer", "custom_multinode", "amd_deterministic", "cpu_shm"):
+        if not isinstance(conditions[name], (bool, int)):
+            raise InputError(name, conditions[name], "give True or False")
+        word |= _BIT[name] if conditions[name] else 0
+    if device in _BIT:
+        word |= _BIT[device]
+    return word if world_size > 1 else 0
+
+
+def dispatch(
+    sglang: str | Release,
+    *,
+    world_size: int = 8,
+    custom: Communicator = "absent",
+    quick: Communicator = "absent",
+    mscclpp: Communicator = "absent",
+    torch_symm_mem: Communicator = "absent",
+    pynccl: PynCcl = "absent",
+    symmetric_memory: bool = False,
+    piecewise: bool = False,
+    compiling: bool = False,
+    flashinfer: bool = False,
+    pcie_ipc: Communicator = "absent",
+    device: str = "cuda",
+    cpu_shm: bool = False,
+    amd_deterministic: bool = False,
+    custom_multinode: bool = False,
+) -> Decision:
+    """The rules alone: conditions in, Decision out. No machine, no tensor.
+
+    ``symmetric_memory`` is NCCL symmetric memory: the server's flag, or before v0.5.4.post3 the tensor's tag. ``compiling`` is Dynamo
+    tracing the call; the method that it leaves open is then resolved in the same conditions. The nine conditions that every era can
+    read make 12,289 states; ``pcie_ipc`` (v0.5.21+), ``device``, ``amd_deterministic`` and ``custom_multinode`` come beside them.
+
+    Raises InputError for a value outside of its list, and for a communicator at world size 1.
+    Source: SGLang's GroupCoordinator.all_reduce; ``conform`` holds the answers against it.
+    """
+    release = resolve(sglang)
+    return decision_of(
+        release,
+        word_of(
+            {
+                "world_size": world_size,
+                "custom": custom,
+                "quick": quick,
+                "mscclpp": mscclpp,
+                "torch_symm_mem": torch_symm_mem,
+                "pynccl": pynccl,
+                "symmetric_memory": symmetric_memory,
+                "piecewise": piecewise,
+                "compiling": compiling,
+                "flashinfer": flashinfer,
+                "pcie_ipc": pcie_ipc,
+                "device": device,
+                "cpu_shm": cpu_shm,
+                "amd_deterministic": amd_deterministic,
+                "custom_multinode": custom_multinode,
+            }
+        ),
+    )
+
+
+def _names(word: int) -> tuple[str, ...]:
+    return tuple(name for name, bit in _BIT.items() if word & bit)
+
+
+def _state_gate(name: str, word: int) -> Gate:
+    level = sum(1 for suffix in _LEVELS if word & _BIT.get(name + suffix, 0))
+    return Gate(name, ("absent", "disabled", "enabled")[level] if name == "pynccl" else _STATES[level])
+
+
+@lru_cache(maxsize=1 << 16)
+def decision_of(release: Release, word: int) -> Decision:
+    """The Decision of a word of conditions; states are few, so they are kept."""
+    if release.derived is not None:
+        decision, blocked, following = _derived_parts(release, word)
+    else:
+        decision, next_best, blocked_codes = _core.explain(release.ruleset_index, word)
+        blocked = _blocked(blocked_codes, {})
+        following = PATHS[next_best[0]] if next_best[1] else None
+    path, rule, op, flags, exception = decision
+    raises = PATHS[path] is Path.RAISES
+    return Decision(
+        path=PATHS[path],
+        rule=RULES[rule],
+        op=_OPS[op],
+        returns=None if raises else "new" if flags & _NEW else "input",
+        sglang=release.name,
+        ruleset=release.ruleset,
+        cloned=bool(flags & _CLONE),
+        reduces=not (raises or flags & _LOST or PATHS[path] is Path.NONE),
+        error=_EXCEPTIONS[exception],
+        gates=MappingProxyType({name: _state_gate(name, word) for name in (*COMMUNICATORS, "pynccl")}),
+        blocked_by=blocked,
+        next_best=following,
+        conditions=_names(word),
+        _source=partial(_find_source, release, RULES[rule]),
+    )
+
+
+def _blocked(codes: Iterable[tuple[int, int, int]], gates: Mapping[str, Gate]) -> Mapping[str, Blocked]:
+    blocked = {}
+    for rule, missing, against in codes:
+        lacking = _names(missing)
+        communicators = dict.fromkeys(communicator for name, communicator, _ in _core.CONDITIONS if name in lacking)
+        if "flashinfer" in lacking:
+            communicators["flashinfer"] = None
+        stops = tuple(stop for c in communicators if c in gates for stop in gates[c].stops)
+        blocked[RULES[rule]] = Blocked(RULES[rule], lacking, _names(against), stops)
+    return MappingProxyType(blocked)
+
+
+def _derived_parts(release: Release, word: int) -> tuple[tuple[int, ...], Mapping[str, Blocked], Path | None]:
+    """A derived table has answers, no rows: what blocks a better path is the single conditions whose change brings it."""
+    assert release.derived is not None
+    decision = _core.decide_derived(release.derived, word)
+    blocked = {}
+    for name, bit in _BIT.items():
+        try:
+            other = _core.decide_derived(release.derived, word ^ bit)
+        except ValueError:  # a word that no state has: accepts without present, a device
+            continue
+        if other[1] != decision[1] and RULES[other[1]] not in blocked:
+            lacks = () if word & bit else (name,)
+            blocked[RULES[other[1]]] = Blocked(RULES[other[1]], lacks, (name,) if word & bit else ())
+    return decision, MappingProxyType(blocked), None
+
+
+def _find_source(release: Release, rule: str) -> str | None:
+    from ._source.lines import find_source
+
+    return find_source(release, rule)
+
+
+# ---------------------------------------------------------------------------------------------------------------- gates and rules
+
+_WHEN: dict[str, Literal["setup", "call"]] = {"SETUP": "setup", "CALL": "call"}
+_STOPS = tuple((name, _WHEN[when], text) for name, when, text in _core.STOPS)
+_KERNELS = _core.KERNELS
+
+
+def _gate(name: str, answer: tuple[int, ...], group: Group, call: Call) -> Gate:
+    state, kernel, backend, _, stops, limit, *_ = answer
+    state_name = _core.STATES[state]
+    if name == "pynccl" and state_name == "accepts":
+        state_name = "enabled"
+    values = {
+        "world_size": group.world_size,
+        "nodes": fact_value(group, "nodes"),
+        "arch": fact_value(group, "arch"),
+        "nbytes": f"{call.nbytes:,}",
+        "limit": f"{limit:,}",
+        "dtype": call.dtype,
+        "multiple": 4 if name == "torch_symm_mem" else 16,
+    }
+    reasons = tuple(Stop(stop, when, text.format(**values)) for i, (stop, when, text) in enumerate(_STOPS) if stops >> i & 1)
+    return Gate(name, state_name, reasons, limit, _KERNELS[kernel][0], _core.BACKENDS[backend])
+
+
+def route(call: Call | int, group: Group, *, context: str | Iterable[str] = "eager", sglang: str | Release) -> Decision:
+    """Gates and rules: where one tensor goes in one group.
+
+    ``call`` is a Call, or a number of bytes (bf16, contiguous). ``context`` is a preset of CONTEXTS or single bits joined by ``+``.
+    Raises InputError for sizes outside of 1 to 2^63 - 1 bytes, an unknown dtype, context or release, and contradictory groups.
+    Source: the predicates of SGLang's communicators and GroupCoordinator.all_reduce.
+    """
+    release = resolve(sglang)
+    call = Call(nbytes=call) if isinstance(call, int) else call
+    check_group(group)
+    facts, packed, bits = pack_facts(group), pack_call(call), context_bits(context)
+    (word, raises), answers, codes, extra = _core.route(release.index, facts, packed, bits, release.derived)
+    path, rule, op, _, exception = codes
+    backend, kernel, returns_new, cloned, reduces, assumed = extra
+    gates = MappingProxyType({name: _gate(name, answer, group, call) for name, answer in zip(_core.GATES, answers, strict=True)})
+    if release.derived is None:
+        _, next_best, blocked_codes = _core.explain(release.ruleset_index, word, raises)
+        if fact_value(group, "device") != _HIP:  # another machine's rule is not a better path to long for
+            blocked_codes = tuple(row for row in blocked_codes if RULES[row[0]] != "amd_deterministic")
+        blocked = _blocked(blocked_codes, gates)
+        following = PATHS[next_best[0]] if next_best[1] else None
+    else:
+        _, blocked, following = _derived_parts(release, word)
+    failed = PATHS[path] is Path.RAISES
+    return Decision(
+        path=PATHS[path],
+        rule=RULES[rule],
+        op=_OPS[op],
+        returns=None if failed else "new" if returns_new else "input",
+        sglang=release.name,
+        ruleset=release.ruleset,
+        backend=_core.BACKENDS[backend],
+        kernel=_KERNELS[kernel][0],
+        cloned=bool(cloned),
+        reduces=bool(reduces),
+        error=_EXCEPTIONS[exception],
+        gates=gates,
+        blocked_by=blocked,
+        next_best=following,
+        conditions=_names(word),
+        not_conformed=_not_conformed(release, gates, kernel, assumed),
+        _facts=partial(_resting_on, release, group, call, bits, path),
+        _source=partial(_find_source, release, RULES[rule]),
+    )
+
+
+def check_group(group: Group) -> None:
+    """Refuses groups whose facts contradict one another."""
+    given = {name: fact.value for name, fact in group.facts.items() if fact.origin == "given"}
+    world_size = group.world_size
+    for name in ("own_custom", "own_mscclpp", "own_torch_symm_mem", "own_pcie_ipc", "fi_workspace"):
+        if world_size == 1 and given.get(name):
+            raise InputError(name, True, "a group of one rank has no communicator: leave it out, or give world_size above 1")
+    nodes = fact_value(group, "nodes")
+    if nodes > world_size:
+        raise InputError("nodes", nodes, f"a group of {world_size} ranks cannot span {nodes} nodes")
+
+
+def _not_conformed(release: Release, gates: Mapping[str, Gate], kernel: int, assumed: int) -> tuple[str, ...]:
+    notes = []
+    name, conformed, _ = _KERNELS[kernel]
+    if name and not conformed:
+        notes.append(f"kernel {name}: its threshold is in CUDA sources or in another library, not in the package's Python")
+    elif assumed:
+        notes.append("rests on a library outside of the package, which decides for itself")
+    notes += [f"gate {g}: this revision's code differs from every known one" for g in release.unknown_gates if g in gates]
+    return tuple(notes)
+
+
+def _alternatives(name: str, value: int) -> Iterable[int]:
+    low, high = range_of(name)
+    if high == 1:
+        return [v for v in range(low, 2) if v != value]
+    if name == "world_size":
+        return [v for v in (2, 3, 4, 6, 8, 16) if v != value]
+    if name == "arch":
+        return [v for v in (80, 90, 100, 120) if v != value]
+    if name == "nodes":
+        return [2] if value == 1 else [1]
+    if name == "device":
+        return []  # another kind of device is another server
+    return [v for v in (0, value // 2, value * 2 or 1) if v != value and low <= v <= high]
+
+
+def _resting_on(release: Release, group: Group, call: Call, bits: int, path: int) -> Mapping[str, Fact]:
+    """Facts of which a change alone changes the path."""
+    packed, call_fields = pack_facts(group), pack_call(call)
+    found: dict[str, Fact] = {}
+    for i, (name, default) in enumerate(DEFAULTS.items()):
+        fact = group.facts.get(name, Fact(default, "assumed", "default"))
+        for other in _alternatives(name, fact.value):
+            facts = (*packed[:i], other, *packed[i + 1 :])
+            if _core.route(release.index, facts, call_fields, bits, release.derived)[2][0] != path:
+                found[name] = fact
+                break
+    return MappingProxyType(found)
+
+
+def router(
+    group: Group,
+    *,
+    context: str | Iterable[str] = "eager",
+    dtype: str = "bf16",
+    hidden: int = 0,
+    sglang: str | Release,
+    call: Call | None = None,
+) -> _core.Router:
+    """A path a size, without a trace: ``router(...)(nbytes)`` gives a Path, ``router(...)(array)`` codes of PATHS (uint8).
+
+    For millions of sizes, or for a call that must cost nanoseconds. Same answers as ``route``.
+    """
+    release = resolve(sglang)
+    check_group(group)
+    call = call or Call(nbytes=1, dtype=dtype, hidden=hidden)
+    return _core.Router(release.index, pack_facts(group), pack_call(call), context_bits(context), release.derived)
+
+
+def ruleset_rows(ruleset: str) -> Mapping[int, list[tuple[int, ...]]]:
+    """The rows of a ruleset as the core holds them; for documentation and tests."""
+    return _core.rulesets()[RULESETS.index(ruleset)][3]  # type: ignore[return-value] # rows are tuples of seven integers
