@@ -1,0 +1,1 @@
+"""This model against SGLang's own code. Loaded by conform, its command and the tests."""
