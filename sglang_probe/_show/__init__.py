@@ -1,0 +1,1 @@
+"""What people see: terminal, plain text, HTML. Loaded when a result is shown."""

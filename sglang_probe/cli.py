@@ -1,0 +1,107 @@
+"""The command `sglang-probe`: its parser, and the one place where errors become messages and exit statuses. Commands are in _cli_*.py.
+
+Exit status: 0 answered; 1 something of ours or of this machine failed, or conform found differences; 2 bad input; 130 interrupted.
+Invariant: after an error nothing stands on stdout; on stderr stands one message that names the field, the value and the remedy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from . import __version__
+from ._show.page import Page, to_text
+from ._types import InputError, ProbeError
+
+_EPILOG = """examples:
+  sglang-probe step --example
+  sglang-probe step --launch "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8" --gpu h200 --sglang 0.5.9
+  sglang-probe step --log server.log
+  sglang-probe route --bytes 42KiB --gpu h200 --world-size 8 --context capture --sglang 0.5.9
+  sglang-probe bands --gpu h200 --context capture --sglang 0.5.16
+  sglang-probe conform 0.5.9"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors in one line, as those of the commands."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter, **kwargs})
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"sglang-probe: {message} (see {self.prog} --help)\n")
+
+
+def build_parser() -> Parser:
+    from ._cli import conform as _cli_conform
+    from ._cli import dispatch as _cli_dispatch
+    from ._cli import releases as _cli_releases
+    from ._cli import route as _cli_route
+    from ._cli import step as _cli_step
+
+    parser = Parser(prog="sglang-probe", description="Which path does an all-reduce of SGLang take, and why?", epilog=_EPILOG)
+    parser.add_argument("--version", action="version", version=f"sglang-probe {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="command", parser_class=Parser)
+    for module in (_cli_step, _cli_route, _cli_dispatch, _cli_conform, _cli_releases):
+        module.add_parsers(commands)
+    for command in commands.choices.values():
+        command.add_argument("--json", action="store_true", help="print only JSON")
+        command.add_argument(
+            "-v", "--why", dest="verbose", action="store_true", help="all the evidence: every gate, rule and fact"
+        )
+    return parser
+
+
+def show(args: argparse.Namespace, data: Any, page: Page) -> None:
+    """The one way to stdout: JSON or a page, whole or not at all."""
+    if args.json:
+        sys.stdout.write(json.dumps(data, indent=2) + "\n")
+        return
+    from ._show.page import print_page
+
+    print_page(page)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command; the exit status."""
+    try:
+        parser = build_parser()
+        args = parser.parse_args(argv)
+        if args.command is None:
+            parser.print_help(sys.stderr)
+            return 2
+        status: int = args.run(args)
+        sys.stdout.flush()
+        return status
+    except SystemExit as stop:  # argparse: --help, --version, bad options
+        return stop.code if isinstance(stop.code, int) else 2
+    except InputError as error:
+        return _fail(2, str(error))
+    except ProbeError as error:
+        return _fail(1, str(error))
+    except KeyboardInterrupt:
+        return _fail(130, "interrupted")
+    except BrokenPipeError:
+        # Nobody reads any more. The interpreter's own flush at exit must not complain about it either.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _fail(status: int, message: str) -> int:
+    sys.stderr.write(f"sglang-probe: {message}\n")
+    return status
+
+
+def say(page: Page) -> None:
+    """Help that belongs to an error: to stderr."""
+    sys.stderr.write(to_text(page, 100) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
