@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Builds and runs the C programs of this folder against csrc/core alone; called by .ci/run, by test_c.py and by hand.
+#   run.sh check            every test_*.c under AddressSanitizer and UBSan, assertions on ($CC, default cc)
+#   run.sh plain            the same without sanitizers, as optimised as the module
+#   run.sh fuzz SECONDS     libFuzzer on tests/fuzz/fuzz_router.c (clang)
+#   run.sh callgrind        instruction counts against budgets.txt (valgrind)
+# Invariant: the first program that fails ends the run with its status.
+set -Eeuo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+CC=${CC:-cc}
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+flags=(-std=c11 -D_POSIX_C_SOURCE=200809L -g -Wall -Wextra -Wno-missing-field-initializers -Werror -Icsrc -Itests/c)
+sanitize=(-O1 -UNDEBUG -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all)
+
+# build_core FLAGS...: every file of the core once, as objects in $out
+build_core() {
+    local file
+    for file in csrc/core/*.c; do
+        "$CC" "${flags[@]}" "$@" -c "$file" -o "$out/core_$(basename "$file" .c).o"
+    done
+}
+
+run_tests() {
+    build_core "$@"
+    local file
+    for file in tests/c/test_*.c; do
+        "$CC" "${flags[@]}" "$@" "$file" "$out"/core_*.o -o "$out/program"
+        "$out/program"
+    done
+}
+
+run_fuzz() {
+    local corpus=$out/corpus
+    mkdir "$corpus"
+    clang "${flags[@]}" -O1 -UNDEBUG -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
+        csrc/core/*.c tests/fuzz/fuzz_router.c -o "$out/fuzz"
+    "$out/fuzz" -max_total_time="$1" -max_len=4096 -print_final_stats=1 -dict=tests/fuzz/router.dict \
+        -artifact_prefix="$PWD/" "$corpus" tests/fuzz/corpus 2>"$out/log" || { cat "$out/log" >&2; return 1; }
+    grep -E '^(stat::number_of_executed_units|stat::average_exec_per_sec|#[0-9]+\s+DONE)' "$out/log"
+}
+
+# Instructions do not depend on the machine's mood, only on the compiler: a budget has a tenth to spare.
+run_callgrind() {
+    "$CC" "${flags[@]}" -O3 -DNDEBUG csrc/core/*.c tests/c/callgrind.c -o "$out/program"
+    local name calls budget count each failed=0
+    while read -r name calls budget; do
+        case $name in '' | '#'*) continue ;; esac
+        valgrind --tool=callgrind --callgrind-out-file="$out/$name" --collect-atstart=no "--toggle-collect=count_$name" \
+            "$out/program" "$name" "$calls" >"$out/log" 2>&1 || { cat "$out/log" >&2; return 1; }
+        count=$(awk '/^(summary|totals):/ { print $2; exit }' "$out/$name")
+        [ "${count:-0}" -gt 0 ] || { echo "$name: callgrind counted nothing" >&2; return 1; }
+        each=$(((count + calls - 1) / calls))
+        printf '%-16s %8d instructions a call, budget %8d\n' "$name" "$each" "$budget"
+        if [ "$each" -gt "$budget" ]; then
+            echo "$name is over its budget" >&2
+            failed=1
+        fi
+    done <tests/c/budgets.txt
+    return $failed
+}
+
+case ${1:-check} in
+check) run_tests "${sanitize[@]}" ;;
+plain) run_tests -O3 -UNDEBUG ;;
+fuzz) run_fuzz "${2:-20}" ;;
+callgrind) run_callgrind ;;
+*) sed -n '2,8p' "${BASH_SOURCE[0]}"; exit 2 ;;
+esac

@@ -1,0 +1,63 @@
+"""Leaks: every public function of `_core`, called and failed many times, leaves no block and no reference behind.
+
+Alone in its folder because it counts the whole process: nothing else may run beside it. Invariant: counts, not times or resident
+sizes, so a busy machine cannot fail it; a function that is missing from the table fails it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+from collections.abc import Callable
+
+import pytest
+from core_calls import BAD, CALL, FACTS, GOOD, MEMBERS, ROUTER, SIZES, TABLE, public_functions
+
+TIMES = 400
+TRIES = 5
+SLACK = 8  # blocks: what the interpreter itself keeps between two counts
+
+
+def _blocks(thunk: Callable[[], object], times: int) -> int:
+    """Blocks that stay after calling it `times` times."""
+    gc.collect()
+    before = sys.getallocatedblocks()
+    for _ in range(times):
+        with contextlib.suppress(TypeError, ValueError, OverflowError, AttributeError):
+            thunk()
+    gc.collect()
+    return sys.getallocatedblocks() - before
+
+
+def _leaks(thunk: Callable[[], object]) -> bool:
+    """A real leak grows with every try; noise does not."""
+    _blocks(thunk, 20)
+    return all(_blocks(thunk, TIMES) > SLACK for _ in range(TRIES))
+
+
+def test_every_public_function_is_tested_for_leaks() -> None:
+    assert public_functions() == set(GOOD) == set(BAD)
+
+
+@pytest.mark.parametrize("name", sorted(GOOD))
+def test_a_long_running_worker_does_not_grow(name: str) -> None:
+    assert not _leaks(GOOD[name])
+
+
+@pytest.mark.parametrize("name", sorted(BAD))
+def test_a_worker_that_is_asked_nonsense_does_not_grow(name: str) -> None:
+    assert not _leaks(BAD[name])
+
+
+def test_shared_objects_keep_their_reference_count() -> None:
+    shared: list[object] = [FACTS, CALL, TABLE, SIZES, ROUTER, type(ROUTER), MEMBERS, MEMBERS[1], MEMBERS[8]]
+    before = [sys.getrefcount(item) for item in shared]
+    for thunk in [*GOOD.values(), *BAD.values()]:
+        _blocks(thunk, 50)
+    assert [sys.getrefcount(item) for item in shared] == before
+
+
+def test_this_test_sees_a_leak_of_one_block_a_call() -> None:
+    kept: list[object] = []
+    assert _leaks(lambda: kept.append(object()))

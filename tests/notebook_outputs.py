@@ -1,0 +1,61 @@
+"""Runs notebooks/01_which_path.ipynb. Called by test_notebook.py; ``python tests/notebook_outputs.py`` commits what a run shows.
+
+Invariant: committed outputs come from a run; a cell tagged ``live`` (toggles) keeps none, and a long repr gives way to its HTML or picture.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+NOTEBOOK = Path(__file__).resolve().parents[1] / "notebooks" / "01_which_path.ipynb"
+
+
+def run(folder: str | os.PathLike[str]) -> Any:
+    """The notebook after a run in ``folder``, with a kernel that imports the package that is tested."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    import sglang_probe
+
+    parent = str(Path(sglang_probe.__file__).parents[1])
+    path = os.pathsep.join(filter(None, [parent, os.environ.get("PYTHONPATH")]))
+    settings = {"PYTHONPATH": path, "JUPYTER_PLATFORM_DIRS": "1", "IPYTHONDIR": str(Path(folder) / "ipython")}
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    client = NotebookClient(
+        notebook, timeout=300, kernel_name="python3", store_widget_state=False, resources={"metadata": {"path": str(folder)}}
+    )
+    with mock.patch.dict(os.environ, settings):
+        client.execute()
+    return notebook
+
+
+def code_cells(notebook: Any) -> list[Any]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def tidy(notebook: Any) -> None:
+    """Leave what a reader sees, and nothing of the machine that it ran on."""
+    notebook.metadata.pop("widgets", None)
+    notebook.metadata["language_info"] = {"name": "python"}
+    for cell in code_cells(notebook):
+        cell.metadata.pop("execution", None)
+        if "live" in cell.metadata.get("tags", []):
+            cell.outputs = []
+        for output in cell.outputs:
+            data = output.get("data", {})
+            if data.keys() & {"text/html", "image/png"}:
+                data.pop("text/plain", None)
+
+
+if __name__ == "__main__":
+    import nbformat
+
+    with tempfile.TemporaryDirectory() as folder:
+        ran = run(folder)
+    tidy(ran)
+    nbformat.validate(ran)
+    nbformat.write(ran, NOTEBOOK)

@@ -1,0 +1,346 @@
+"""The command line as people and scripts use it: answers, exit statuses, what stands on stdout and what on stderr."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import sglang_probe
+from sglang_probe import cli
+from sglang_probe._types import ProbeUnavailable
+
+Run = Callable[..., tuple[int, str, str]]
+LAUNCH = "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8"
+PACKAGE_PARENT = str(Path(sglang_probe.__file__).parents[1])
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*argv: str) -> tuple[int, str, str]:
+        status = cli.main(argv)
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call
+
+
+def spawn(*argv: str, **more: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": PACKAGE_PARENT, "PYTHONWARNINGS": "error", **more}
+    return subprocess.run([sys.executable, *argv], capture_output=True, text=True, env=env, timeout=120, check=False)
+
+
+# --------------------------------------------------------------------------------------------------------------------- answers
+
+
+@pytest.mark.parametrize("commit", ["bba2fc4", "0be30d4"])
+@pytest.mark.parametrize(("context", "path"), [("eager", "torch_distributed"), ("capture", "pynccl_in_place")])
+def test_the_motivating_case_gives_123_calls_on_one_path(run: Run, commit: str, context: str, path: str) -> None:
+    status, out, err = run("step", "--example", "--context", context, "--sglang", commit, "--json")
+    step = json.loads(out)
+    assert (status, err) == (0, "")
+    assert step["sglang"] == commit and step["context"] == context and step["bytes"] == 43008
+    assert step["all_reduces"] == 123 and step["paths"] == {path: 123}
+    assert {call["rule"] for call in step["calls"]} == {"in_place_torch" if context == "eager" else "in_place_pynccl"}
+
+
+def test_the_example_alone_shows_both_contexts_of_both_commits(run: Run) -> None:
+    _, out, _ = run("step", "--example", "--json")
+    step = json.loads(out)
+    shown = {(s["sglang"], s["context"]): s["paths"] for s in (step, *step["alternatives"])}
+    assert shown == {
+        (commit, context): {path: 123}
+        for commit in ("bba2fc4", "0be30d4")
+        for context, path in (("eager", "torch_distributed"), ("capture", "pynccl_in_place"))
+    }
+
+
+def test_the_first_line_is_the_answer_and_the_second_reason_is_found_below_it(run: Run) -> None:
+    status, out, _ = run("step", "--example")
+    lines = out.splitlines()
+    assert status == 0
+    assert lines[0] == "eager: torch_distributed; capture: pynccl_in_place (the same at each commit)"
+    assert "only 0be30d4 asks for piecewise_pynccl: it does not fire in any case shown" in lines
+    blockers = out[out.index("What stops") : out.index("One change away")]
+    custom = blockers[blockers.index("  custom ") :].splitlines()[:2]
+    assert "start " in custom[0] and "not fully linked by NVLink" in custom[0]
+    assert "each call " in custom[1] and "asked again for each call" in custom[1]
+
+
+def test_fused_calls_are_told_apart_from_those_that_are_left(run: Run) -> None:
+    status, out, _ = run("step", "--launch", LAUNCH, "--gpu", "h200", "--sglang", "0.5.9")
+    assert status == 0
+    assert out.startswith("2 x custom, 14,336 bytes (14 KiB) each; 121 more are fused away\n")
+    assert "Assumed\n" in out
+
+
+def test_what_a_log_contradicts_stands_above_the_answer_with_its_line(run: Run, tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(
+        "server_args=ServerArgs(model_path='deepseek-ai/DeepSeek-V3', tp_size=8, disable_custom_all_reduce=False)\n"
+        "[TP0] Setup Custom allreduce failed with no peer access\n"
+    )
+    status, out, _ = run("step", "--log", str(log), "--sglang", "0.5.9", "--gpu", "h200")
+    first, second = out.splitlines()[:2]
+    assert status == 0
+    assert first.startswith("! the log says otherwise: line 2: ") and "Setup Custom allreduce failed" in first
+    assert second.startswith("123 x pynccl_in_place")
+
+
+def test_what_is_not_modelled_stands_above_the_answer(run: Run) -> None:
+    _, out, _ = run("step", "--launch", LAUNCH + " --enable-dp-attention --dp 8", "--gpu", "h200", "--sglang", "0.5.9")
+    first, second = out.splitlines()[:2]
+    assert first.startswith("! not modelled: about 123 calls of this step") and second.startswith("no all-reduce to route")
+
+
+def test_a_route_names_every_gate_that_stops_a_better_path(run: Run) -> None:
+    argv = ("route", "--bytes", "8MiB", "--gpu", "h200", "--sglang", "0.5.8", "--context", "capture")
+    status, out, _ = run(*argv)
+    assert status == 0 and out.startswith("pynccl_in_place: ")
+    assert "8,388,608 bytes is over its limit of" in out
+    _, out, _ = run(*argv, "--why")
+    assert "Every gate" in out and "Rests on these facts" in out
+
+
+def test_tokens_and_hidden_are_the_same_as_their_bytes(run: Run) -> None:
+    common = ("--gpu", "h200", "--sglang", "0.5.9", "--context", "capture", "--json")
+    by_shape = json.loads(run("route", "--tokens", "3", "--hidden", "7168", *common)[1])
+    by_bytes = json.loads(run("route", "--bytes", "42KiB", *common)[1])
+    assert by_shape["bytes"] == by_bytes["bytes"] == 43008 and by_shape["path"] == by_bytes["path"] == "custom"
+
+
+def test_a_launch_line_gives_route_and_bands_the_group_of_that_server(run: Run) -> None:
+    for command in (("route", "--bytes", "42KiB"), ("bands",)):
+        argv = (*command, "--launch", LAUNCH + " --disable-custom-all-reduce", "--gpu", "h200", "--sglang", "0.5.9", "--json")
+        data = json.loads(run(*argv, "--context", "capture")[1])
+        assert data.get("path", data.get("bands", [{}])[0].get("path")) == "pynccl_in_place"
+        assert data["assumed"]
+
+
+def test_bands_print_the_exact_boundaries(run: Run) -> None:
+    argv = ("bands", "--gpu", "h200", "--sglang", "0.5.16", "--context", "capture", "--fact", "own_torch_symm_mem=1")
+    _, out, _ = run(*argv)
+    assert out.startswith("custom up to 16 MiB, torch_symm_mem up to 512 MiB - 16 B, then pynccl_in_place\n")
+    assert "128 KiB + 16 B  512 KiB - 16 B  custom" in out
+    data = json.loads(run(*argv, "--json")[1])
+    assert [band["last_bytes"] for band in data["bands"][:2]] == [131072, 524287]
+
+
+def test_dispatch_has_every_condition_of_the_python_function_as_an_option(run: Run) -> None:
+    parser = cli.build_parser()
+    commands = next(a for a in parser._actions if a.dest == "command").choices
+    options = {action.dest for action in commands["dispatch"]._actions}
+    assert set(inspect.signature(sglang_probe.dispatch).parameters) <= options
+    status, out, _ = run("dispatch", "--sglang", "0.5.9", "--custom", "declines", "--pynccl", "disabled", "--piecewise", "--json")
+    assert status == 0 and json.loads(out)["path"] == "pynccl_out_of_place"
+
+
+def test_releases_lists_every_release_with_its_era(run: Run) -> None:
+    from sglang_probe._releases import RELEASES
+
+    _, out, _ = run("releases", "--json")
+    listed = [r["sglang"] for era in json.loads(out) for r in era["releases"]]
+    assert sorted(listed) == sorted(RELEASES)
+    first, last = RELEASES[0], RELEASES[-1]
+    table = run("releases")[1]
+    assert f"E1   {first}" in table and last in table
+
+
+# ----------------------------------------------------------------------------------------------------------------------- errors
+
+BAD = {
+    "a release that nobody knows": ("route --bytes 42KiB --sglang 9.9.9", "nearest known release"),
+    "a release before SGLang's own dispatch": ("route --bytes 42KiB --sglang 0.4.0", "vLLM"),
+    "a commit that nobody knows": ("route --bytes 42KiB --sglang deadbee", "not a known release"),
+    "a dtype": ("bands --dtype bf17", "give one of bf16"),
+    "a context": ("bands --context replays", "give one of eager"),
+    "a replay": ("bands --context replay", "capture"),
+    "a size of zero": ("route --bytes 0", "1 to 2^63 - 1"),
+    "a negative size": ("route --bytes=-16", "give a number of bytes"),
+    "a size over 2^63": ("route --bytes 9223372036854775808", "1 to 2^63 - 1"),
+    "a size in words": ("route --bytes many", "43008"),
+    "no size": ("route --sglang 0.5.9", "--tokens and --hidden"),
+    "a GPU": ("bands --gpu h2000", "did you mean h200"),
+    "a link": ("bands --link infiniband", "nvlink"),
+    "a fact": ("bands --fact own_custm=1", "did you mean own_custom"),
+    "a fact without a value": ("bands --fact own_custom", "NAME=VALUE"),
+    "a fact in words": ("bands --fact nodes=two", "whole numbers"),
+    "a variable without a server": ("bands --env A=1", "goes with --launch"),
+    "a custom communicator at world size 1": ("bands --world-size 1 --fact own_custom=1", "one rank"),
+    "a world size of zero": ("bands --world-size 0", "1 or more"),
+    "an option": ("bands --gpus 8 --nosuch", "--help"),
+    "a command": ("bandz", "--help"),
+    "broken quoting": ("step --launch 'python", "quoting"),
+    "two sources": ("step --log a --url http://b", "give either"),
+    "the example and something else": ("step --example --gpu h200", "leave --example out"),
+    "a model": ("step --model Kimi-K3", "did you mean"),
+    "a file that is no config.json": ("step --model tests/test_cli.py", "not JSON"),
+    "a log that is not there": ("step --log nosuch.log", "nosuch.log"),
+    "a batch of zero": ("step --example --batch 0", "1 or more"),
+    "a state": ("dispatch --sglang 0.5.9 --custom maybe", "absent, disabled, declines, accepts"),
+    "a communicator at world size 1": ("dispatch --sglang 0.5.9 --world-size 1 --custom accepts", "one rank"),
+    "a release to conform": ("conform 0.4.0", "vLLM"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_gives_one_message_that_says_what_to_do(
+    run: Run, case: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(root)
+    line, remedy = BAD[case]
+    status, out, err = run(*line.split())
+    assert (status, out) == (2, "")
+    assert err.startswith("sglang-probe: ") and err.count("\n") == 1
+    assert remedy in err
+
+
+def test_a_log_without_arguments_is_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("hello\n")
+    status, out, err = run("step", "--log", str(tmp_path / "a.log"))
+    assert (status, out) == (2, "") and "ServerArgs" in err
+
+
+def test_an_unreachable_server_is_an_error_and_no_answer(run: Run) -> None:
+    status, out, err = run("step", "--url", "http://127.0.0.1:9")
+    assert status in (1, 2) and out == "" and "url=" in err
+
+
+def test_with_nothing_given_and_no_server_it_says_how_to_ask(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang_probe import launch
+
+    monkeypatch.setattr(launch, "find_server", lambda: None)
+    status, out, err = run("step")
+    assert (status, out) == (2, "")
+    assert all(option in err for option in ("--example", "--launch", "--log", "--url", "--model"))
+
+
+def test_with_nothing_given_a_server_that_runs_here_is_read(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang_probe import launch
+
+    monkeypatch.setattr(launch, "find_server", lambda: "http://127.0.0.1:9")
+    status, out, err = run("step")
+    assert status in (1, 2) and out == "" and "http://127.0.0.1:9" in err
+
+
+def test_failures_of_ours_interrupts_and_missing_parts_have_their_own_status(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang_probe._cli import releases as _cli_releases
+
+    for error, status in ((ProbeUnavailable("no index: give a path"), 1), (KeyboardInterrupt(), 130)):
+
+        def fail(_args: object, error: BaseException = error) -> int:
+            raise error
+
+        monkeypatch.setattr(_cli_releases, "run_releases", fail)
+        found, out, err = run("releases")
+        assert (found, out) == (status, "") and err.count("\n") == 1
+
+
+def test_conform_fails_a_script_where_something_differs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("sglang_probe._conform.conform")
+    from sglang_probe._conform.types import Result
+
+    def report(sglang: str, *, progress: object = None) -> object:
+        different = ["648 cases: SGLang 'custom', here 'quick'"] if sglang == "0.5.8" else []
+        return module.Report(sglang, sglang, "E9", [Result("dispatch", 12289, different)])
+
+    monkeypatch.setattr(module, "conform", report)
+    status, out, _ = run("conform", "0.5.9")
+    assert status == 0 and out.startswith("0.5.9: 12,289 answers of SGLang's own code compared with E9, 0 differences\n")
+    status, out, _ = run("conform", "0.5.8")
+    assert status == 1 and "648 cases" in out
+    status, out, _ = run("conform", "0.5.8", "--json")
+    assert status == 1 and json.loads(out)["differences"]
+
+
+# ------------------------------------------------------------------------------------------------------- terminals, pipes, imports
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "step --example",
+        "route --bytes 42KiB --sglang 0.5.9",
+        "bands --sglang 0.5.9",
+        "dispatch --sglang 0.5.9",
+        "releases",
+    ],
+)
+def test_json_is_all_that_stands_on_stdout(run: Run, line: str) -> None:
+    status, out, err = run(*line.split(), "--json")
+    assert (status, err) == (0, "")
+    json.loads(out)
+
+
+def test_a_pipe_gets_plain_text_and_no_rich(run: Run) -> None:
+    done = spawn("-X", "importtime", "-m", "sglang_probe", "step", "--example")
+    assert done.returncode == 0 and "\x1b" not in done.stdout
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "sglang_probe._step.step" in loaded
+    assert not {"rich", "matplotlib", "ipywidgets", "torch", "sglang"} & loaded
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_terminal_gets_the_same_words_within_its_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal, pipe = Terminal(), io.StringIO()
+    for stream in (terminal, pipe):
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert cli.main(["step", "--example"]) == 0
+    import re
+
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
+    assert max(map(len, plain.splitlines())) <= width
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", terminal.getvalue()), "a colour in spite of NO_COLOR"
+    assert sorted(plain.split()) == sorted(pipe.getvalue().split())
+
+
+def test_a_reader_that_leaves_early_causes_no_noise() -> None:
+    command = f"{sys.executable} -m sglang_probe releases --why --json | head -n 1"
+    env = {**os.environ, "PYTHONPATH": PACKAGE_PARENT}
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=env, timeout=60, check=False)
+    assert done.stdout == "[\n" and done.stderr == ""
+
+
+def test_version_and_help_work_without_a_command(run: Run) -> None:
+    status, out, _ = run("--version")
+    assert (status, out) == (0, f"sglang-probe {sglang_probe.__version__}\n")
+    status, out, err = run()
+    assert (status, out) == (2, "") and "usage" in err
+    assert run("step", "--help")[0] == 0
+    assert spawn("-m", "sglang_probe", "--version").stdout == f"sglang-probe {sglang_probe.__version__}\n"
+
+
+def test_conform_shows_how_far_it_is_where_stderr_is_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang_probe._cli import conform as _cli_conform
+    from sglang_probe._releases import COMMITS, RELEASES
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for tty, stream in ((True, Terminal()), (False, io.StringIO())):
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setenv("TERM", "xterm")
+        with _cli_conform._progress("all") as tell:
+            assert (tell is not None) == tty
+            if tell is not None:
+                tell("0.5.8: dispatch")
+                tell("0.5.9: dispatch")
+        assert ("0.5.9: dispatch" in stream.getvalue()) == tty
+        assert (f"1/{len(RELEASES) - len(COMMITS)}" in stream.getvalue()) == tty

@@ -1,0 +1,88 @@
+"""README against the code: outputs are real, tables are whole, names and files exist, commands can be copied."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import readme_blocks
+
+import sglang_probe
+from sglang_probe import _core, cli
+
+TEXT = readme_blocks.README.read_text(encoding="utf-8")
+BLOCKS = list(readme_blocks.blocks(TEXT))
+OFFLINE = [block for block in BLOCKS if not block.what.startswith("conform")]
+
+
+@pytest.mark.parametrize("block", OFFLINE, ids=lambda block: f"{block.kind}: {block.what}")
+def test_what_readme_shows_is_what_a_reader_gets(block: readme_blocks.Block) -> None:
+    assert block.body == readme_blocks.expected(block.kind, block.what), "python tests/readme_blocks.py writes it anew"
+
+
+@pytest.mark.network
+def test_the_numbers_of_conform_are_those_of_the_command() -> None:
+    found = [block for block in BLOCKS if block.what.startswith("conform")]
+    assert found
+    for block in found:
+        assert block.body == readme_blocks.expected(block.kind, block.what), "python tests/readme_blocks.py writes it anew"
+
+
+def test_every_marked_block_is_found_so_that_none_goes_unchecked() -> None:
+    assert len(BLOCKS) == len(re.findall(r"<!-- (?:output|table): ", TEXT)) >= 5
+    assert {block.what for block in BLOCKS if block.kind == "table"} == {"paths", "rules"}
+    assert any(block.what.startswith("step --example") for block in BLOCKS)
+
+
+def test_every_path_and_rule_is_explained() -> None:
+    for name in [*(n for n, _ in _core.PATHS), *(n for n, _ in _core.RULES if n)]:
+        assert f"| `{name}` |" in TEXT, name
+
+
+def test_the_two_commands_are_fenced_blocks_of_one_line() -> None:
+    for name in ("example", "tests"):
+        found = re.search(rf"<!-- command: {name} -->\n```bash\n(.*?)\n```\n", TEXT, re.DOTALL)
+        assert found and "\n" not in found[1], name
+    assert "sglang-probe step --example" in TEXT
+
+
+def test_names_that_readme_promises_exist() -> None:
+    section = TEXT[TEXT.index("## Public names") : TEXT.index("\n`sglang` is a release")]
+    rows = [line.split("|")[1:4] for line in section.splitlines() if line.startswith("| `")]
+    names = {name for row in rows for name in re.findall(r"`(\w+)", row[0])}
+    commands = {name for row in rows for name in re.findall(r"`(\w+)`", row[1])}
+    assert names <= set(sglang_probe.__all__), names - set(sglang_probe.__all__)
+    parser = cli.build_parser()
+    known = next(action for action in parser._actions if action.dest == "command").choices
+    assert known is not None and commands == set(known)
+
+
+def test_what_is_not_there_yet_is_not_a_name_of_the_package() -> None:
+    later = TEXT[TEXT.index("are not there yet") :]
+    names = set(re.findall(r"`(\w+)`", later))
+    assert {"reach", "diff", "bench", "verdict", "hook"} <= names
+    assert not names & set(sglang_probe.__all__)
+
+
+def test_files_that_readme_names_exist(root: Path) -> None:
+    table = TEXT[TEXT.index("## Where things live") : TEXT.index("## Paths")]
+    for name in re.findall(r"`([\w./*]+)`", table):
+        if "/" not in name and "." not in name:
+            continue
+        folders = (root, root / "csrc" / "core", root / "sglang_probe")
+        assert any(any(folder.glob(name.rstrip("/"))) for folder in folders), name
+    diagram = TEXT[TEXT.index("## The path of one call") : TEXT.index("## Where things live")]
+    for name in re.findall(r"[\w/*]+\.(?:py|c)\b", diagram):
+        assert any(any(folder.glob(name)) for folder in (root, root / "csrc" / "core", root / "sglang_probe")), name
+
+
+def test_the_python_example_runs_and_says_what_its_comments_say() -> None:
+    found = re.search(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    assert found
+    names: dict[str, object] = {}
+    exec(found[1], names)  # noqa: S102 # our own README
+    decision = names["decision"]
+    assert isinstance(decision, sglang_probe.Decision)
+    assert str(decision.path) == "torch_distributed"
+    assert [stop.when for stop in decision.blocked_by["custom"].stops] == ["setup", "call"]
