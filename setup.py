@@ -14,7 +14,7 @@ from glob import glob
 import numpy
 from setuptools import Extension, setup
 
-WARNINGS = ["-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Wno-cast-function-type"]
+WARNINGS = ["-Wall", "-Wextra", "-Wno-missing-field-initializers"]
 
 
 def sources(*patterns: str) -> list[str]:

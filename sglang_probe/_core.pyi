@@ -21,6 +21,9 @@ GATES: Final[tuple[str, ...]]
 STOPS: Final[tuple[tuple[str, str, str], ...]]
 FACTS: Final[tuple[tuple[str, int, str], ...]]
 CALL_FACTS: Final[tuple[tuple[str, int, str], ...]]
+AXES: Final[tuple[tuple[str, int], ...]]
+LAYOUTS: Final[tuple[str, ...]]
+CLASS_COLUMNS: Final[tuple[str, ...]]
 
 _Codes = tuple[int, int, int, int, int]
 _Answer = tuple[int, int, int, int, int, int, int, int, int]
@@ -38,11 +41,32 @@ def rulesets() -> tuple[tuple[str, str, int, dict[int, list[tuple[int, int, int,
 def releases() -> tuple[tuple[str, str, int, int, int, int, int, int, int, int], ...]: ...
 def gate(release: int, gate: int, facts: tuple[int, ...], call: tuple[int, ...], context: int, /) -> _Answer: ...
 def route(
-    release: int, facts: tuple[int, ...], call: tuple[int, ...], context: int, derived: Buffer | None = None, /
-) -> tuple[tuple[int, int], tuple[_Answer, ...], _Codes, tuple[int, int, int, int, int, int]]: ...
+    release: int, facts: tuple[int, ...], call: tuple[int, ...], context: int, derived: Buffer | None = None, lifted: int = 0, /
+) -> tuple[tuple[int, int], tuple[_Answer, ...], _Codes, tuple[int, int, int, int, int, int], tuple[int, int]]: ...
 def bands(
     release: int, facts: tuple[int, ...], call: tuple[int, ...], context: int, derived: Buffer | None = None, /
 ) -> tuple[tuple[int, tuple[int, int, int]], ...]: ...
+def tally(ruleset: int, region: bytes, derived: Buffer | None = None, /) -> tuple[int, list[tuple[int, int, int, int]]]: ...
+def reaches(ruleset: int, region: bytes, rule: int, path: int, derived: Buffer | None = None, /) -> bool: ...
+def region_count(region: bytes, /) -> int: ...
+def changes(
+    ruleset_a: int,
+    ruleset_b: int,
+    region: bytes,
+    derived_a: Buffer | None = None,
+    derived_b: Buffer | None = None,
+    /,
+) -> tuple[int, int, tuple[tuple[bytes, int, int, _Codes, _Codes], ...]]: ...
+def classes(
+    release: int,
+    facts: tuple[int, ...],
+    call: tuple[int, ...],
+    contexts: tuple[int, ...],
+    dtypes: int,
+    layouts: int,
+    derived: Buffer | None = None,
+    /,
+) -> NDArray[np.uint64]: ...
 
 class Router:
     """Paths by size for one case."""

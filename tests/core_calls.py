@@ -20,6 +20,8 @@ SIZES = np.arange(1, 5000, dtype=np.int64)
 ROUTER = _core.Router(*CASE)
 MEMBERS = tuple(_types.Path(name) for name, _ in _core.PATHS)
 WORD = _core.state_word(7777)
+REGION = bytes([*([1] * 8), 15, 1, 1, 15, 7, 3, 3, 1, 3, 1, 1])  # 385 states: values of each axis, world size 1, above 1
+LAST = len(_core.rulesets()) - 1
 
 Thunk = Callable[[], object]
 
@@ -41,6 +43,11 @@ GOOD: dict[str, Thunk] = {
     "Router": lambda: (_core.Router(*CASE), _core.Router(*CASE, TABLE)),
     "Router.__call__": lambda: (ROUTER(43008), ROUTER(SIZES)),
     "Router.edges": lambda: ROUTER.edges,
+    "tally": lambda: (_core.tally(LAST, REGION), _core.tally(0, REGION, TABLE)),
+    "reaches": lambda: (_core.reaches(LAST, REGION, 1, 0), _core.reaches(0, REGION, 0, 1, TABLE)),
+    "region_count": lambda: _core.region_count(REGION),
+    "changes": lambda: (_core.changes(0, LAST, REGION), _core.changes(0, LAST, REGION, TABLE, None)),
+    "classes": lambda: (_core.classes(*CASE[:3], (0, 3), 3, 1), _core.classes(*CASE[:3], (0,), 1, 1, TABLE)),
 }
 
 # Each must raise: the way out of an error is where references are forgotten.
@@ -63,6 +70,11 @@ BAD: dict[str, Thunk] = {
     "Router": lambda: _core.Router(CASE[0], FACTS[:-1], CALL, 3),
     "Router.__call__": lambda: ROUTER(np.array([16, -16])),
     "Router.edges": lambda: setattr(ROUTER, "edges", ()),
+    "tally": lambda: _core.tally(LAST, REGION, _SHORT),
+    "reaches": lambda: _core.reaches(0, REGION, 10**6, 0),
+    "region_count": lambda: _core.region_count(REGION[:-1]),
+    "changes": lambda: _core.changes(0, LAST, REGION, TABLE, _SHORT),
+    "classes": lambda: _core.classes(*CASE[:3], (0, 1 << 40), 1, 1),
 }
 
 

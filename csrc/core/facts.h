@@ -74,7 +74,8 @@
     X(fi_backend, 0, "backend of the FlashInfer workspace: 0 trtllm, 1 mnnvl")                                             \
     X(fi_dtype, 0, "index of the dtype that the FlashInfer workspace was built for")                                       \
     X(pcie_hidden, 0, "hidden size that the PCIe-IPC workspace was built for; 0: the columns of the tensor")               \
-    X(tp_group, 1, "this is the tensor-parallel group: some settings of custom all-reduce touched no other")
+    X(tp_group, 1, "this is the tensor-parallel group: some settings of custom all-reduce touched no other")               \
+    X(device_ids_ok, 1, "CUDA_VISIBLE_DEVICES holds numbers, or is not set")
 
 typedef struct sp_facts {
 #define X(field, def, text) int64_t field;

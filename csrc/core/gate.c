@@ -8,6 +8,13 @@ const int sp_dtype_bytes[SP_DTYPE_COUNT] = {
 #undef X
 };
 
+enum { WHEN_CALL, WHEN_SETUP };
+const uint64_t sp_stops_of_setup = 0
+#define X(id, name, when, text) | ((uint64_t)WHEN_##when << SP_STOP_BIT_##id)
+    SP_STOPS(X)
+#undef X
+    ;
+
 /* `first` is the first size on the far side of the threshold. */
 static void note_edge(sp_edges *edges, uint64_t first) {
     if (!edges || edges->overflow) return;

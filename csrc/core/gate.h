@@ -27,6 +27,7 @@ typedef struct sp_case {
     const sp_call *call;
     uint32_t context; /* SP_CTX() bits */
     sp_edges *edges;  /* NULL where nobody asks */
+    uint64_t lifted;  /* SP_STOP() bits that are taken not to be there: what if */
 } sp_case;
 
 typedef struct sp_answer {
@@ -43,11 +44,19 @@ typedef struct sp_answer {
 
 typedef void sp_gate(const sp_case *c, sp_answer *answer);
 
+#define SP_KIB UINT64_C(1024)
+#define SP_MIB (1024 * SP_KIB)
+
+/* ROCm with the one-stage, deterministic all-reduce: the variable where it is set, else deterministic inference. */
+static inline bool sp_is_one_stage(const sp_facts *f) {
+    return f->device == SP_DEVICE_HIP && (f->one_stage >= 0 ? f->one_stage : f->deterministic);
+}
+
 /* nbytes <= limit, and nbytes < limit; both note the boundary when somebody collects them. */
 bool sp_fits(const sp_case *c, uint64_t limit);
 bool sp_below(const sp_case *c, uint64_t limit);
 
-/* X(ENUM, gate function, name, condition prefix) */
+/* X(ENUM, gate function, name) */
 #define SP_GATES(X)                                   \
     X(CUSTOM, sp_gate_custom, "custom")               \
     X(QUICK, sp_gate_quick, "quick")                  \

@@ -50,10 +50,6 @@ enum { GENERATIONS = sizeof generations / sizeof *generations };
 
 static uint32_t features(const sp_case *c) { return c->release->v1 < GENERATIONS ? generations[c->release->v1] : 0; }
 
-static bool is_one_stage(const sp_facts *f) {
-    return f->device == SP_DEVICE_HIP && (f->one_stage >= 0 ? f->one_stage : f->deterministic);
-}
-
 static bool has_device(uint32_t has, int64_t device) {
     return device == SP_DEVICE_CUDA || (device == SP_DEVICE_HIP && has & HIP) || (device == SP_DEVICE_MUSA && has & MUSA);
 }
@@ -107,7 +103,7 @@ static bool size_fits(const sp_case *c, uint32_t has, uint8_t backend, uint64_t 
 /* Read in the kernel libraries' C++ sources: no Python to run, so always an assumption. */
 static uint8_t kernel_of(const sp_case *c, uint32_t has, uint8_t backend) {
     const sp_facts *f = c->facts;
-    if (is_one_stage(f) && has & CHOICE) return SP_KERNEL_ONE_SHOT;
+    if (sp_is_one_stage(f) && has & CHOICE) return SP_KERNEL_ONE_SHOT;
     if (backend == SP_BACKEND_V1_TRT) {
         if (f->world_size <= 2) return SP_KERNEL_ONE_SHOT;
         return sp_below(c, f->world_size <= 4 ? SP_MIB : 512 * SP_KIB) ? SP_KERNEL_ONE_SHOT : SP_KERNEL_TWO_SHOT;
@@ -140,7 +136,7 @@ static void settle(const sp_case *c, sp_answer *a, uint64_t setup, uint64_t off,
 static void v1(const sp_case *c, sp_answer *a) {
     const sp_facts *f = c->facts;
     uint32_t has = features(c);
-    bool hip = f->device == SP_DEVICE_HIP, any_size = has & ANY_SIZE && is_one_stage(f);
+    bool hip = f->device == SP_DEVICE_HIP, any_size = has & ANY_SIZE && sp_is_one_stage(f);
     uint64_t setup = setup_stops(c), declines = sp_custom_tensor_stops(c->call);
     a->backend = library(has, f);
     if (!any_size) {
@@ -171,7 +167,7 @@ static bool is_aiter(const sp_case *c) {
     const sp_facts *f = c->facts;
     uint32_t has = features(c);
     if (f->device != SP_DEVICE_HIP || !(has & AITER) || !f->use_aiter || !f->has_aiter) return false;
-    return !(has & CHOICE && is_one_stage(f));
+    return !(has & CHOICE && sp_is_one_stage(f));
 }
 
 void sp_gate_custom(const sp_case *c, sp_answer *a) {
@@ -185,7 +181,11 @@ void sp_gate_custom(const sp_case *c, sp_answer *a) {
     }
     if (a->backend != SP_BACKEND_V2) a->stops |= sp_custom_clique_stop(c);
     if (!c->facts->own_custom) a->stops |= SP_STOP(NOT_OWNED);
-    if (!c->facts->own_custom || c->facts->world_size < 2) { /* communicators are built for more than one rank */
+    /* It parses them after the checks below, and before links and peers; a group over nodes never gets there. */
+    const uint64_t before = SP_STOP(LIBRARY) | SP_STOP(DEVICE) | SP_STOP(NODES) | SP_STOP(CLIQUE) | SP_STOP(WORLD_SIZE);
+    if (!c->facts->device_ids_ok && c->facts->nodes == 1 && !(a->stops & before)) a->stops |= SP_STOP(DEVICE_IDS);
+    if (!c->facts->own_custom || c->facts->world_size < 2 ||
+        a->stops & SP_STOP(DEVICE_IDS)) { /* communicators are built for more than one rank */
         a->state = SP_STATE_ABSENT;
         a->exception = SP_EXC_NO_EXCEPTION;
         a->kernel = SP_KERNEL_UNKNOWN;

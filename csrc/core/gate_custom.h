@@ -5,9 +5,6 @@
 
 #include "gate.h"
 
-#define SP_KIB UINT64_C(1024)
-#define SP_MIB (UINT64_C(1024) * SP_KIB)
-
 /* Generations of V2 (column v2 of releases.c). Each name says what is new in it. */
 enum {
     SP_V2_NONE,

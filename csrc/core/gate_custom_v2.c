@@ -29,7 +29,7 @@ static uint64_t setup_stops(const sp_case *c) {
         return joined ? stops : stops | SP_STOP(CLIQUE);
     }
     if (f->nodes > 1) stops |= SP_STOP(NODES);
-    if (!f->full_nvlink) stops |= SP_STOP(NVLINK);
+    if (!f->full_nvlink) stops |= f->world_size > 2 ? SP_STOP(NVLINK) : SP_STOP(NVLINK_V2);
     if (sp_custom_no_peers(f)) stops |= SP_STOP(P2P);
     return stops;
 }

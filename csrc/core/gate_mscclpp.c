@@ -7,8 +7,7 @@
  * then the predicate reads attributes that are not there, and raises. */
 #include "gate.h"
 
-#define KIB       (UINT64_C(1) << 10)
-#define TUNED_MAX (8 * 1024 * KIB)
+#define TUNED_MAX (8 * 1024 * SP_KIB)
 
 /* How a constructor ended. Names as in the stops that explain it. */
 typedef struct built {
@@ -61,8 +60,8 @@ static built build_third(const sp_facts *f) {
         b.maximum = TUNED_MAX;
     } else {
         if (domains != 2 && domains != 4 && domains != 8) b.stops |= SP_STOP(NODES);
-        b.minimum = KIB;
-        b.maximum = (uint64_t)domains * 1024 * KIB;
+        b.minimum = SP_KIB;
+        b.maximum = (uint64_t)domains * 1024 * SP_KIB;
     }
     b.available = b.stops == 0;
     return b;

@@ -4,8 +4,6 @@
  * Invariant: graph_capture() does not toggle it. */
 #include "gate.h"
 
-#define MIB (UINT64_C(1) << 20)
-
 enum { FP, INT8, INT6, INT4, LEVELS };
 
 // clang-format off
@@ -47,12 +45,12 @@ void sp_gate_quick(const sp_case *c, sp_answer *answer) {
     if (!half) call |= SP_STOP(DTYPE);
     if (t->nbytes % 16) call |= SP_STOP(MULTIPLE);
     if (!t->weak_contiguous) call |= SP_STOP(LAYOUT);
-    answer->limit = f->qr_max_mb > 0 ? (uint64_t)f->qr_max_mb * MIB : 2048 * MIB;
+    answer->limit = f->qr_max_mb > 0 ? (uint64_t)f->qr_max_mb * SP_MIB : 2048 * SP_MIB;
     if (!sp_fits(c, answer->limit)) call |= SP_STOP(TOO_LARGE);
     int world = world_row(f->world_size);
     if (half && world >= 0 && f->qr_quantization > 0) {
         bool fp16_row = t->dtype == SP_DTYPE_FP16 || f->qr_cast_bf16;
-        if (sp_below(c, minimum_mib[fp16_row][world][(f->qr_quantization - 1) % LEVELS] * MIB)) call |= SP_STOP(TOO_SMALL);
+        if (sp_below(c, minimum_mib[fp16_row][world][(f->qr_quantization - 1) % LEVELS] * SP_MIB)) call |= SP_STOP(TOO_SMALL);
     }
     bool absent = setup & (SP_STOP(NOT_OWNED) | SP_STOP(DEVICE) | SP_STOP(ARCH)) || f->world_size == 1;
     answer->stops = setup | call;

@@ -7,8 +7,6 @@
  * Invariant: `exception` with `declines` is what the unasked in-place use of generation 2 raises. */
 #include "gate.h"
 
-#define MIB (UINT64_C(1) << 20)
-
 // clang-format off
 /* Maximum size, MiB, by generation (first, later), compute capability (9, 10) and world size (2, 4, 6, 8). */
 static const uint8_t maximum_mib[2][2][4] = {
@@ -40,8 +38,8 @@ static uint64_t buffer_bytes(const sp_case *c) {
     int64_t major = f->arch / 10;
     int column = world_column(f->world_size);
     if (column < 0 || (major != 9 && major != 10)) return 0;
-    uint64_t bytes = maximum_mib[c->release->symm > 1][major - 9][column] * MIB;
-    uint64_t inkling = c->release->symm >= 4 && f->inkling ? (f->inkling_sconv ? 512 * MIB : 256 * MIB) : 0;
+    uint64_t bytes = maximum_mib[c->release->symm > 1][major - 9][column] * SP_MIB;
+    uint64_t inkling = c->release->symm >= 4 && f->inkling ? (f->inkling_sconv ? 512 * SP_MIB : 256 * SP_MIB) : 0;
     return inkling > bytes ? inkling : bytes;
 }
 

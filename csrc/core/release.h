@@ -39,7 +39,7 @@ typedef struct sp_release {
     uint8_t symm;        /* torch symmetric memory; 0 none */
     uint8_t flashinfer;  /* all-reduce only; 0 none */
     uint8_t pcie;        /* FlashInfer PCIe-IPC; 0 none */
-    uint8_t cpu;         /* 1 ipex, 2 shared memory */
+    uint8_t cpu;         /* 1 ipex, 2 to 4 shared memory, see gate_cpu.c */
 } sp_release;
 
 extern const sp_release sp_releases[];

@@ -2,7 +2,10 @@
  * Invariant: gates and rules never know of each other; the word of conditions is all that passes between them. */
 #include "route.h"
 
+#include <assert.h>
 #include <string.h>
+
+#include "space.h"
 
 static sp_gate *const gates[SP_GATE_COUNT] = {
 #define X(id, function, name) [SP_GATE_##id] = function,
@@ -45,8 +48,15 @@ static sp_gate_id gate_of(uint8_t path) {
     }
 }
 
-static bool amd_one_stage(const sp_facts *f) {
-    return f->device == SP_DEVICE_HIP && (f->one_stage >= 0 ? f->one_stage : f->deterministic);
+/* What the gate would answer without some of its reasons. Those that are left keep their say. */
+static void lift(sp_answer *a, uint64_t lifted) {
+    if (!(a->stops & lifted)) return;
+    a->stops &= ~lifted;
+    if (a->stops & (sp_stops_of_setup | SP_STOP(CONTEXT))) return;
+    a->state = a->stops ? SP_STATE_DECLINES : SP_STATE_ACCEPTS;
+    a->kernel = SP_KERNEL_UNKNOWN; /* picked from numbers that the lifted reason had kept it from */
+    a->exception = SP_EXC_NO_EXCEPTION;
+    a->assumed = true;
 }
 
 static void ask(const sp_rules *rules, const sp_case *c, sp_route_result *r) {
@@ -55,6 +65,7 @@ static void ask(const sp_rules *rules, const sp_case *c, sp_route_result *r) {
     for (size_t i = 0; i < SP_GATE_COUNT; i++) {
         r->answers[i] = (sp_answer){.reduces = true};
         gates[i](c, &r->answers[i]);
+        lift(&r->answers[i], c->lifted);
     }
     for (size_t i = 0; i < sizeof communicators / sizeof *communicators; i++) {
         const sp_answer *a = &r->answers[communicators[i].gate];
@@ -63,11 +74,11 @@ static void ask(const sp_rules *rules, const sp_case *c, sp_route_result *r) {
         if (a->state == SP_STATE_ACCEPTS) word |= communicators[i].accepts;
         if (a->state == SP_STATE_RAISES_HERE) r->query.raises |= communicators[i].accepts;
     }
-    if ((uint64_t)f->device < SP_DEVICE_COUNT) word |= device_bits[f->device];
+    word |= device_bits[f->device];
     if (r->answers[SP_GATE_CPU].state == SP_STATE_ACCEPTS) word |= SP_BIT(CPU_SHM);
     if (r->answers[SP_GATE_FLASHINFER].state == SP_STATE_ACCEPTS) word |= SP_BIT(FLASHINFER);
-    if (amd_one_stage(f)) word |= SP_BIT(AMD_DETERMINISTIC);
-    if (f->v2_multinode) word |= SP_BIT(CUSTOM_MULTINODE);
+    if (sp_is_one_stage(f)) word |= SP_BIT(AMD_DETERMINISTIC) & rules->ruleset->reads;
+    if (f->v2_multinode) word |= SP_BIT(CUSTOM_MULTINODE) & rules->ruleset->reads;
     if (rules->ruleset->reads & SP_READS_TAG ? c->call->registered : f->symm_mem) word |= SP_BIT(SYMMETRIC_MEMORY);
     if (c->context & SP_CTX(PIECEWISE)) word |= SP_BIT(PIECEWISE);
     if (c->context & SP_CTX(COMPILING)) word |= SP_BIT(COMPILING);
@@ -93,7 +104,7 @@ static void describe(const sp_case *c, sp_route_result *r) {
         exception = SP_EXC_ATTRIBUTE_ERROR;
     }
     if (exception) {
-        *d = (sp_decision){SP_PATH_RAISES, d->rule, d->op, 0, exception};
+        *d = (sp_decision){SP_PATH_RAISES, d->rule, d->op, 0, exception, 0};
         r->returns_new = r->reduces = false;
         return;
     }
@@ -103,23 +114,33 @@ static void describe(const sp_case *c, sp_route_result *r) {
 }
 
 /* Which predicate raised, by its bit in the word, into what it raises. */
-static uint8_t exception_of(const sp_route_result *r, uint8_t bit) {
-    for (size_t i = 0; i < sizeof communicators / sizeof *communicators; i++)
-        if (communicators[i].accepts == UINT64_C(1) << bit) return r->answers[communicators[i].gate].exception;
-    return 0;
+static void resolve_asked(const sp_route_result *r, sp_decision *d) {
+    for (size_t i = 0; d->asked && i < sizeof communicators / sizeof *communicators; i++)
+        if (communicators[i].accepts == UINT64_C(1) << (d->asked - 1)) d->exception = r->answers[communicators[i].gate].exception;
+    assert(!d->asked || d->exception);
+}
+
+sp_status sp_route_next(const sp_rules *rules, const sp_case *c, const sp_route_result *r, sp_decision *next) {
+    *next = (sp_decision){0};
+    sp_explanation e;
+    if (rules->derived && sp_state_of(r->query.word) >= 0) return SP_OK; /* a table has no rows to go on with */
+    sp_explain(rules->ruleset, &r->query, &e);
+    if (!e.next_best.rule) return SP_OK;
+    sp_route_result second = *r;
+    second.decision = e.next_best;
+    resolve_asked(&second, &second.decision);
+    describe(c, &second);
+    *next = second.decision;
+    return SP_OK;
 }
 
 sp_status sp_route_call(const sp_rules *rules, const sp_case *c, sp_route_result *r) {
     memset(r, 0, sizeof *r);
-    if (c->call->nbytes < 1 || c->call->nbytes > SP_SIZE_MAX)
+    if (c->call->nbytes < 1 || c->call->nbytes >= SP_SIZE_MAX)
         return sp_fail(SP_INVALID, "a tensor of %llu bytes", (unsigned long long)c->call->nbytes);
     ask(rules, c, r);
-    if (rules->derived) {
-        SP_TRY(sp_derived_decide(rules->derived, rules->derived_bytes, r->query.word, &r->decision));
-    } else {
-        r->decision = sp_decide_query(rules->ruleset, &r->query);
-        if (r->decision.exception & SP_ASKED) r->decision.exception = exception_of(r, r->decision.exception & ~SP_ASKED);
-    }
+    SP_TRY(sp_rules_decide(rules, &r->query, &r->decision));
+    resolve_asked(r, &r->decision);
     describe(c, r);
     return SP_OK;
 }

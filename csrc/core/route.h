@@ -1,9 +1,9 @@
 /* One call through gates and rules: facts in, the whole trace out; and the same over all sizes at once.
- * Called by the binding, and later by the hook: sp_route and sp_router_path allocate nothing. */
+ * Called by the binding, and later by the hook: sp_route_call and sp_router_path allocate nothing. */
 #ifndef SP_ROUTE_H
 #define SP_ROUTE_H
 
-#include "dispatch.h"
+#include "derived.h"
 #include "gate.h"
 
 typedef struct sp_route_result {
@@ -18,14 +18,10 @@ typedef struct sp_route_result {
     bool assumed;     /* rests on something that conform cannot compare */
 } sp_route_result;
 
-/* Gates, then rules. `derived` (answers of a walk, checked) replaces the release's ruleset where it is not NULL. */
-typedef struct sp_rules {
-    const sp_ruleset *ruleset;
-    const uint8_t *derived;
-    size_t derived_bytes;
-} sp_rules;
-
+/* Gates, then rules. */
 sp_status sp_route_call(const sp_rules *rules, const sp_case *c, sp_route_result *result);
+/* Where the same call would go without the rule that fired; rule NO_RULE where there is no other. */
+sp_status sp_route_next(const sp_rules *rules, const sp_case *c, const sp_route_result *result, sp_decision *next);
 
 /* All sizes cut into the classes that the gates of this case can tell apart: bands between edges, and in each band three residues
  * (multiples of 16; of 4 only; the rest), in the order of sp_residue. A band's first size need not be in the class. */
@@ -39,7 +35,7 @@ typedef struct sp_bands {
     size_t count;
 } sp_bands;
 
-#define SP_SIZE_MAX (UINT64_C(1) << 63)
+#define SP_SIZE_MAX (UINT64_C(1) << 63) /* one past the largest size */
 
 /* Finds every edge by routing a sample of each class until no gate names a new one. */
 sp_status sp_bands_find(const sp_rules *rules, const sp_case *c, sp_bands *bands);

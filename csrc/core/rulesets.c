@@ -19,8 +19,8 @@
     { SP_RULE_##rule, SP_BLOCK_##block, SP_OP_##op, SP_ROW_JUMP | (flags), 0, need, forbid }
 #define RAISE(exc, need, forbid) \
     { SP_RULE_NO_RULE, SP_PATH_RAISES, SP_OP_DIRECT, 0, SP_EXC_##exc, need, forbid }
-#define ASK(need) \
-    { SP_RULE_NO_RULE, 0, 0, SP_ROW_ASK, 0, need, 0 }
+#define ASK(rule, need) \
+    { SP_RULE_##rule, 0, 0, SP_ROW_ASK, 0, need, 0 }
 
 // clang-format off
 
@@ -47,7 +47,9 @@
 #define FLASHINFER(need)   PATH(FLASHINFER, FLASHINFER, OUT_OF_PLACE, SP_ROW_NEW, B(FLASHINFER) | (need), 0)
 #define COMPILED_IN_PLACE  JUMP(NO_RULE, IN_PLACE, IN_PLACE, 0, B(COMPILING), ANYBODY)
 #define COMPILED_AUTO      JUMP(NO_RULE, AUTO, OUT_OF_PLACE, 0, B(COMPILING), 0)
-#define ASK_MSCCLPP        ASK(B(MSCCLPP_ACCEPTS))
+#define ASK_MSCCLPP ASK(MSCCLPP, B(MSCCLPP_ACCEPTS))
+#define ASK_CUSTOM ASK(CUSTOM, B(CUSTOM_ACCEPTS))
+#define ASK_CUSTOM_MULTINODE ASK(CUSTOM, B(CUSTOM_MULTINODE) | B(CUSTOM_ACCEPTS))
 
 typedef const sp_row rows[];
 
@@ -102,15 +104,15 @@ static rows select_e12 = {ONE_RANK, DEVICES, SYMM_MEM(0), TO_CUSTOM(0), TO_QUICK
 static rows select_e13 = {ONE_RANK, DEVICES, ASK_MSCCLPP, SYMM_MEM(B(MSCCLPP_ACCEPTS)), CHOICES};
 static rows select_e14 = {ONE_RANK, DEVICES_XPU_OP, ASK_MSCCLPP, SYMM_MEM(B(MSCCLPP_ACCEPTS)), CHOICES};
 static rows select_e15 = {ONE_RANK, DEVICES_XPU_OP, COMPILED, ASK_MSCCLPP, SYMM_MEM(B(MSCCLPP_ACCEPTS)), CHOICES};
-static rows select_e16 = {ONE_RANK, DEVICES_XPU_OP, COMPILED, ASK_MSCCLPP,
+static rows select_e16 = {ONE_RANK, DEVICES_XPU_OP, COMPILED, ASK_MSCCLPP, ASK_CUSTOM_MULTINODE,
     SYMM_MEM(B(MSCCLPP_ACCEPTS) | B(CUSTOM_MULTINODE)), SYMM_MEM_YIELDS, CHOICES};
-static rows select_e17 = {ONE_RANK, DEVICES_XPU_OP, FLASHINFER(B(COMPILING)), COMPILED, ASK_MSCCLPP,
+static rows select_e17 = {ONE_RANK, DEVICES_XPU_OP, FLASHINFER(B(COMPILING)), COMPILED, ASK_MSCCLPP, ASK_CUSTOM_MULTINODE,
     SYMM_MEM(B(MSCCLPP_ACCEPTS) | B(CUSTOM_MULTINODE)), SYMM_MEM_YIELDS, FLASHINFER(0), CHOICES};
-static rows select_e18 = {ONE_RANK, DEVICES_XPU_OP, FLASHINFER(B(COMPILING)), COMPILED, ASK_MSCCLPP, SYMM_MEM_YIELDS,
+static rows select_e18 = {ONE_RANK, DEVICES_XPU_OP, FLASHINFER(B(COMPILING)), COMPILED, ASK_MSCCLPP, ASK_CUSTOM, SYMM_MEM_YIELDS,
     FLASHINFER(0), CHOICES};
-static rows select_e19 = {ONE_RANK, DEVICES_XPU_OP, FLASHINFER(B(COMPILING)), COMPILED, ASK_MSCCLPP, SYMM_MEM_YIELDS,
+static rows select_e19 = {ONE_RANK, DEVICES_XPU_OP, FLASHINFER(B(COMPILING)), COMPILED, ASK_MSCCLPP, ASK_CUSTOM, SYMM_MEM_YIELDS,
     FLASHINFER(0), PCIE_CHOICES};
-static rows select_e20 = {ONE_RANK, EARLY_CPU_SHM, EARLY_HPU, EARLY_XPU_OP, FLASHINFER(B(COMPILING)), COMPILED, ASK_MSCCLPP,
+static rows select_e20 = {ONE_RANK, EARLY_CPU_SHM, EARLY_HPU, EARLY_XPU_OP, FLASHINFER(B(COMPILING)), COMPILED, ASK_MSCCLPP, ASK_CUSTOM,
     SYMM_MEM_YIELDS, FLASHINFER(0), PCIE_CHOICES};
 
 /* "auto": chosen again when the op runs. The in-place op never gets the caller's tensor. */
@@ -151,16 +153,16 @@ static const sp_ruleset rulesets_table[] = {
     {"E8",
      "+ AMD deterministic branch; the assertion knows torch symmetric memory",
      {SELECT(select_e8), OUT_COMMON, [SP_BLOCK_OUT_SYMM] = out_symm, IN_PLACE(in_place_lossy)},
-     0},
+     B(AMD_DETERMINISTIC)},
     {"E9",
      "plain functions as ops",
      {SELECT(select_e8), OUT_COMMON, [SP_BLOCK_OUT_SYMM] = out_symm, IN_PLACE(in_place_lossy)},
-     0},
+     B(AMD_DETERMINISTIC)},
     {"E10",
      "+ piecewise graph: pynccl out of place",
      {SELECT(select_e10), OUT_COMMON, [SP_BLOCK_OUT_SYMM] = out_symm, [SP_BLOCK_OUT_PYNCCL] = out_pynccl_raises,
       IN_PLACE(in_place_lossy)},
-     0},
+     B(AMD_DETERMINISTIC)},
     {"E11",
      "AMD branch moved into custom all-reduce",
      {SELECT(select_e11), OUT_COMMON, [SP_BLOCK_OUT_SYMM] = out_symm, [SP_BLOCK_OUT_PYNCCL] = out_pynccl_raises,

@@ -1,4 +1,4 @@
-/* The two functions that make NumPy arrays: the walk over all states, and a Router over many sizes.
+/* What makes NumPy arrays: the walk over all states, the classes of calls, and a Router over many sizes.
  * Called by core_rules.c and core_router.c; the only file that uses NumPy's C API. Invariant: the GIL is released around core calls
  * that see pointers and counts only. */
 #include "core_module.h"
@@ -14,6 +14,14 @@ PyObject *sp_walk_array(const sp_ruleset *ruleset) {
     uint8_t *answers = PyArray_DATA((PyArrayObject *)array);
     Py_BEGIN_ALLOW_THREADS sp_walk(ruleset, answers);
     Py_END_ALLOW_THREADS return array;
+}
+
+PyObject *sp_classes_array(const sp_classes *classes) {
+    npy_intp shape[] = {(npy_intp)classes->count, SP_CLASS_COLUMNS};
+    PyObject *array = PyArray_SimpleNew(2, shape, NPY_UINT64);
+    if (!array) return NULL;
+    if (classes->count) memcpy(PyArray_DATA((PyArrayObject *)array), classes->rows, classes->count * sizeof *classes->rows);
+    return array;
 }
 
 PyObject *sp_router_array(const sp_router *router, PyObject *sizes) {

@@ -57,15 +57,40 @@ FILL(fill_facts, SP_FACTS)
 FILL(fill_call_facts, SP_CALL_FACTS)
 #undef X
 
+#define X(name, values) \
+    if (append(list, Py_BuildValue("(si)", #name, values)) < 0) return -1;
+FILL(fill_axes, SP_AXES)
+#undef X
+#define X(id, name, contiguous, weak, aligned, registered) \
+    if (append(list, Py_BuildValue("s", name)) < 0) return -1;
+FILL(fill_layouts, SP_LAYOUTS)
+#undef X
+#define X(column) \
+    if (append(list, Py_BuildValue("s", #column)) < 0) return -1;
+FILL(fill_class_columns, SP_CLASS_LIST)
+#undef X
+
 static const struct {
     const char *name;
     fill *fill;
 } lists[] = {
-    {"PATHS", fill_paths},           {"RULES", fill_rules},           {"EXCEPTIONS", fill_exceptions},
-    {"CONDITIONS", fill_conditions}, {"CONTEXTS", fill_contexts},     {"DTYPES", fill_dtypes},
-    {"STATES", fill_states},         {"DEVICES", fill_devices},       {"BACKENDS", fill_backends},
-    {"KERNELS", fill_kernels},       {"GATES", fill_gates},           {"STOPS", fill_stops},
-    {"FACTS", fill_facts},           {"CALL_FACTS", fill_call_facts},
+    {"PATHS", fill_paths},
+    {"RULES", fill_rules},
+    {"EXCEPTIONS", fill_exceptions},
+    {"CONDITIONS", fill_conditions},
+    {"CONTEXTS", fill_contexts},
+    {"DTYPES", fill_dtypes},
+    {"STATES", fill_states},
+    {"DEVICES", fill_devices},
+    {"BACKENDS", fill_backends},
+    {"KERNELS", fill_kernels},
+    {"GATES", fill_gates},
+    {"STOPS", fill_stops},
+    {"FACTS", fill_facts},
+    {"CALL_FACTS", fill_call_facts},
+    {"AXES", fill_axes},
+    {"LAYOUTS", fill_layouts},
+    {"CLASS_COLUMNS", fill_class_columns},
 };
 
 int sp_add_lists(PyObject *module) {

@@ -52,17 +52,17 @@ static bool parse_fields(PyObject *tuple, const char *what, Py_ssize_t skip, int
     return true;
 }
 
-static bool parse_derived(PyObject *object, core_case *p) {
+bool sp_parse_derived(PyObject *object, sp_rules *rules, Py_buffer *buffer) {
     if (object == Py_None) return true;
-    if (PyObject_GetBuffer(object, &p->derived, PyBUF_SIMPLE) < 0) return false;
-    sp_status status = sp_derived_check(p->derived.buf, (size_t)p->derived.len);
+    if (PyObject_GetBuffer(object, buffer, PyBUF_SIMPLE) < 0) return false;
+    sp_status status = sp_derived_length((size_t)buffer->len);
     if (status) {
-        PyBuffer_Release(&p->derived);
+        PyBuffer_Release(buffer);
         sp_raise(status);
         return false;
     }
-    p->rules.derived = p->derived.buf;
-    p->rules.derived_bytes = (size_t)p->derived.len;
+    rules->derived = buffer->buf;
+    rules->derived_bytes = (size_t)buffer->len;
     return true;
 }
 
@@ -72,12 +72,12 @@ static const sp_ruleset *ruleset_named(const char *name) {
     return NULL;
 }
 
-/* release, facts, call, context[, derived] */
+/* release, facts, call, context[, derived[, lifted]] */
 bool sp_parse_case(PyObject *const *args, Py_ssize_t count, core_case *p) {
     size_t release;
     uint64_t context;
     memset(p, 0, sizeof *p);
-    if (!sp_count_args("a case", count, 4, 5) || !sp_parse_index(args[0], "release", sp_release_count, &release) ||
+    if (!sp_count_args("a case", count, 4, 6) || !sp_parse_index(args[0], "release", sp_release_count, &release) ||
         !parse_fields(args[1], "facts", 0, (int64_t *)&p->facts, sizeof p->facts / sizeof(int64_t)) ||
         !parse_fields(args[2], "call", 1, (int64_t *)((char *)&p->call + sizeof p->call.nbytes),
                       sizeof p->call / sizeof(int64_t) - 1) ||
@@ -97,8 +97,9 @@ bool sp_parse_case(PyObject *const *args, Py_ssize_t count, core_case *p) {
         PyErr_Format(PyExc_RuntimeError, "release %s names no ruleset", sp_releases[release].name);
         return false;
     }
-    p->c = (sp_case){&sp_releases[release], &p->facts, &p->call, (uint32_t)context, NULL};
-    return count < 5 || parse_derived(args[4], p);
+    p->c = (sp_case){&sp_releases[release], &p->facts, &p->call, (uint32_t)context, NULL, 0};
+    if (count > 5 && !sp_parse_word(args[5], &p->c.lifted)) return false;
+    return count < 5 || sp_parse_derived(args[4], &p->rules, &p->derived);
 }
 
 void sp_release_case(core_case *p) {
@@ -128,7 +129,9 @@ static int core_exec(PyObject *module) {
     if (sp_import_numpy() < 0) return -1;
     state->router_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &sp_router_spec, NULL);
     if (!state->router_type || PyModule_AddType(module, state->router_type) < 0) return -1;
-    if (PyModule_AddFunctions(module, sp_rules_methods) < 0 || PyModule_AddFunctions(module, sp_route_methods) < 0) return -1;
+    if (PyModule_AddFunctions(module, sp_rules_methods) < 0 || PyModule_AddFunctions(module, sp_route_methods) < 0 ||
+        PyModule_AddFunctions(module, sp_space_methods) < 0)
+        return -1;
     state->paths = PyTuple_New(SP_PATH_COUNT);
     if (!state->paths) return -1;
     static const char *const names[] = {

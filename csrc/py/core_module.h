@@ -6,7 +6,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include "core/route.h"
+#include "core/classes.h"
+#include "core/space.h"
 
 typedef struct core_state {
     PyTypeObject *router_type;
@@ -16,6 +17,7 @@ typedef struct core_state {
 extern PyModuleDef sp_core_module;
 extern PyMethodDef sp_rules_methods[]; /* core_rules.c */
 extern PyMethodDef sp_route_methods[]; /* core_route.c */
+extern PyMethodDef sp_space_methods[]; /* core_space.c */
 extern PyType_Spec sp_router_spec;     /* core_router.c */
 
 int sp_add_lists(PyObject *module); /* core_lists.c */
@@ -23,7 +25,11 @@ int sp_add_lists(PyObject *module); /* core_lists.c */
 /* core_array.c: the only user of NumPy's C API */
 int sp_import_numpy(void);
 PyObject *sp_walk_array(const sp_ruleset *ruleset);
+PyObject *sp_classes_array(const sp_classes *classes);
 PyObject *sp_router_array(const sp_router *router, PyObject *sizes);
+
+#define SP_FAST(name, function, doc) \
+    { name, (PyCFunction)(void (*)(void))function, METH_FASTCALL, doc }
 
 static inline core_state *sp_state_of_module(PyObject *module) { return PyModule_GetState(module); }
 
@@ -41,6 +47,7 @@ typedef struct core_case {
     Py_buffer derived; /* held while rules.derived points into it */
 } core_case;
 
+bool sp_parse_derived(PyObject *object, sp_rules *rules, Py_buffer *buffer); /* None, or a whole table; the caller releases it */
 bool sp_parse_case(PyObject *const *args, Py_ssize_t count, core_case *parsed);
 void sp_release_case(core_case *parsed);
 

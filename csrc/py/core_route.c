@@ -1,4 +1,4 @@
-/* Gates and routes for Python: releases, gate, route, bands. Called by _route.py, bands.py and conform.
+/* Gates and routes for Python: releases, gate, route, bands. Called by _route.py, _bands.py and conform.
  * Invariant: every function parses a case with sp_parse_case and releases it on every way out. */
 #include "core_module.h"
 
@@ -43,13 +43,15 @@ static PyObject *route_route(PyObject *module, PyObject *const *args, Py_ssize_t
     core_case parsed;
     sp_route_result r;
     if (!sp_parse_case(args, count, &parsed)) return NULL;
+    sp_decision next;
     sp_status status = sp_route_call(&parsed.rules, &parsed.c, &r);
+    if (!status) status = sp_route_next(&parsed.rules, &parsed.c, &r, &next);
     sp_release_case(&parsed);
     if (status) return sp_raise(status);
     const sp_decision *d = &r.decision;
-    return Py_BuildValue("((KK)N(iiiii)(iiiiii))", (unsigned long long)r.query.word, (unsigned long long)r.query.raises,
+    return Py_BuildValue("((KK)N(iiiii)(iiiiii)(ii))", (unsigned long long)r.query.word, (unsigned long long)r.query.raises,
                          answers_tuple(&r), d->path, d->rule, d->op, d->flags, d->exception, r.backend, r.kernel, r.returns_new,
-                         r.cloned, r.reduces, r.assumed);
+                         r.cloned, r.reduces, r.assumed, next.path, next.rule);
 }
 
 static PyObject *route_bands(PyObject *module, PyObject *const *args, Py_ssize_t count) {
@@ -88,22 +90,21 @@ static PyObject *route_releases(PyObject *module, PyObject *unused) {
     return all;
 }
 
-#define FAST(name, function, doc) \
-    { name, (PyCFunction)(void (*)(void))function, METH_FASTCALL, doc }
-
 PyMethodDef sp_route_methods[] = {
     {"releases", route_releases, METH_NOARGS,
      "releases($module, /)\n--\n\nAll releases, oldest first: (name, ruleset, v1, v2, quick, mscclpp, symm, flashinfer, pcie, "
      "cpu)."},
-    FAST("gate", route_gate,
-         "gate($module, release, gate, facts, call, context, /)\n--\n\nOne gate's answer: (state, kernel, backend, exception, "
-         "stops, "
-         "limit, returns_new, reduces, assumed)."),
-    FAST("route", route_route,
-         "route($module, release, facts, call, context, derived=None, /)\n--\n\nOne call: ((word, raises), answers, decision, "
-         "(backend, kernel, returns_new, cloned, reduces, assumed))."),
-    FAST("bands", route_bands,
-         "bands($module, release, facts, call, context, derived=None, /)\n--\n\nAll sizes in classes: ((first, (a size that is a "
-         "multiple of 16, of 4 only, neither; 0 for none)), ...)."),
+    SP_FAST("gate", route_gate,
+            "gate($module, release, gate, facts, call, context, /)\n--\n\nOne gate's answer: (state, kernel, backend, exception, "
+            "stops, "
+            "limit, returns_new, reduces, assumed)."),
+    SP_FAST("route", route_route,
+            "route($module, release, facts, call, context, derived=None, lifted=0, /)\n--\n\nOne call: ((word, raises), answers, "
+            "decision, "
+            "(backend, kernel, returns_new, cloned, reduces, assumed), (next path, next rule))."),
+    SP_FAST(
+        "bands", route_bands,
+        "bands($module, release, facts, call, context, derived=None, /)\n--\n\nAll sizes in classes: ((first, (a size that is a "
+        "multiple of 16, of 4 only, neither; 0 for none)), ...)."),
     {NULL, NULL, 0, NULL},
 };

@@ -18,8 +18,15 @@ static PyObject *router_call(PyObject *self, PyObject *const *args, size_t nargs
         return NULL;
     }
     if (!sp_count_args("a Router", count, 1, 1)) return NULL;
-    if (!PyLong_Check(args[0])) return sp_router_array(&r->router, args[0]);
-    long long nbytes = PyLong_AsLongLong(args[0]);
+    if (PyBool_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "a Router takes a number of bytes, or an array of them");
+        return NULL;
+    }
+    if (!PyIndex_Check(args[0]) || PySequence_Check(args[0])) return sp_router_array(&r->router, args[0]);
+    PyObject *number = PyNumber_Index(args[0]); /* NumPy's scalars too */
+    if (!number) return NULL;
+    long long nbytes = PyLong_AsLongLong(number);
+    Py_DECREF(number);
     if (nbytes < 1) {
         if (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_OverflowError)) {
             PyErr_Clear();
@@ -53,8 +60,15 @@ static PyObject *router_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     return (PyObject *)self;
 }
 
+static int router_traverse(PyObject *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((router_object *)self)->paths);
+    return 0;
+}
+
 static void router_dealloc(PyObject *self) {
     PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
     Py_XDECREF(((router_object *)self)->paths);
     type->tp_free(self);
     Py_DECREF(type);
@@ -90,6 +104,7 @@ static PyType_Slot router_slots[] = {
      "Paths by size for one case. Call it with bytes (int -> Path) or an integer array (-> uint8 array of path codes)."},
     {Py_tp_new, router_new},
     {Py_tp_dealloc, router_dealloc},
+    {Py_tp_traverse, router_traverse},
     {Py_tp_call, PyVectorcall_Call},
     {Py_tp_members, router_members},
     {Py_tp_getset, router_getset},
@@ -99,6 +114,6 @@ static PyType_Slot router_slots[] = {
 PyType_Spec sp_router_spec = {
     .name = "sglang_probe._core.Router",
     .basicsize = sizeof(router_object),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_VECTORCALL,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_VECTORCALL,
     .slots = router_slots,
 };

@@ -1,4 +1,4 @@
-/* The rules alone, for Python: path, decide, explain, walk, and the space of states. Called by _dispatch.py, _conform and the benches.
+/* The rules alone, for Python: path, decide, explain, walk, and the space of states. Called by _route.py, conform and the benches.
  * Invariant: nothing here knows a gate. */
 #include "core_module.h"
 
@@ -134,18 +134,15 @@ static PyObject *rules_rulesets(PyObject *module, PyObject *unused) {
     return all;
 }
 
-#define FAST(name, function, doc) \
-    { name, (PyCFunction)(void (*)(void))function, METH_FASTCALL, doc }
-
 PyMethodDef sp_rules_methods[] = {
-    FAST("path", rules_path,
-         "path($module, ruleset, word, /)\n--\n\nPath of one word of conditions; the fast way, without a trace."),
-    FAST("decide", rules_decide,
-         "decide($module, ruleset, word, /)\n--\n\nCodes (path, rule, op, flags, exception) of one word of conditions."),
-    FAST("decide_derived", rules_decide_derived,
-         "decide_derived($module, table, word, /)\n--\n\nThe same from a derived table (bytes of a walk, 5 a state)."),
-    FAST("explain", rules_explain,
-         "explain($module, ruleset, word, raises=0, /)\n--\n\nDecision, next best, and what blocks every better rule."),
+    SP_FAST("path", rules_path,
+            "path($module, ruleset, word, /)\n--\n\nPath of one word of conditions; the fast way, without a trace."),
+    SP_FAST("decide", rules_decide,
+            "decide($module, ruleset, word, /)\n--\n\nCodes (path, rule, op, flags, exception) of one word of conditions."),
+    SP_FAST("decide_derived", rules_decide_derived,
+            "decide_derived($module, table, word, /)\n--\n\nThe same from a derived table (bytes of a walk, 5 a state)."),
+    SP_FAST("explain", rules_explain,
+            "explain($module, ruleset, word, raises=0, /)\n--\n\nDecision, next best, and what blocks every better rule."),
     {"walk", rules_walk, METH_O, "walk($module, ruleset, /)\n--\n\nCodes of all states: uint8 array of shape [states, 5]."},
     {"state_count", rules_state_count, METH_O, "state_count($module, ruleset, /)\n--\n\nNumber of states of a ruleset's space."},
     {"state_word", rules_state_word, METH_O, "state_word($module, state, /)\n--\n\nWord of conditions of a state."},

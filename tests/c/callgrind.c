@@ -3,6 +3,7 @@
 #include "harness.h"
 
 #include "core/route.h"
+#include "core/space.h"
 #include "random_case.h"
 
 #define COUNTED __attribute__((noinline, noclone))

@@ -2,6 +2,7 @@
 #include "harness.h"
 
 #include "core/route.h"
+#include "core/space.h"
 #include "random_case.h"
 
 static void check_unique(const char *const *names, size_t count, const char *list) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../c/random_case.h"
+#include "core/space.h"
 
 #define REQUIRE(condition)         \
     do {                           \
@@ -33,8 +34,8 @@ static void require_listed(const sp_decision *d) {
 
 /* The same of a query, which names the predicate that raised and leaves it to its caller to say what. */
 static void require_listed_or_asked(sp_decision d) {
-    if (d.exception & SP_ASKED) {
-        REQUIRE(d.path == SP_PATH_RAISES && (d.exception ^ SP_ASKED) < 64);
+    if (d.asked) {
+        REQUIRE(d.path == SP_PATH_RAISES && d.asked <= 64);
         d.exception = 0;
     }
     require_listed(&d);

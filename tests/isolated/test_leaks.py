@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -19,21 +20,28 @@ TRIES = 5
 SLACK = 8  # blocks: what the interpreter itself keeps between two counts
 
 
-def _blocks(thunk: Callable[[], object], times: int) -> int:
-    """Blocks that stay after calling it `times` times."""
+def _grows(thunk: Callable[[], object], times: int) -> tuple[int, int]:
+    """Blocks of the small allocator, and bytes of everything Python allocates, that stay after calling it `times` times."""
     gc.collect()
-    before = sys.getallocatedblocks()
+    blocks, nbytes = sys.getallocatedblocks(), tracemalloc.get_traced_memory()[0]
     for _ in range(times):
         with contextlib.suppress(TypeError, ValueError, OverflowError, AttributeError):
             thunk()
     gc.collect()
-    return sys.getallocatedblocks() - before
+    return sys.getallocatedblocks() - blocks, tracemalloc.get_traced_memory()[0] - nbytes
 
 
 def _leaks(thunk: Callable[[], object]) -> bool:
-    """A real leak grows with every try; noise does not."""
-    _blocks(thunk, 20)
-    return all(_blocks(thunk, TIMES) > SLACK for _ in range(TRIES))
+    """A real leak grows with every try; noise does not. Large objects (a Router) are no blocks, so their bytes are traced too."""
+    _grows(thunk, 20)
+    if all(_grows(thunk, TIMES)[0] > SLACK for _ in range(TRIES)):
+        return True
+    tracemalloc.start()
+    try:
+        _grows(thunk, 20)
+        return all(_grows(thunk, TIMES)[1] > SLACK * TIMES for _ in range(TRIES))
+    finally:
+        tracemalloc.stop()
 
 
 def test_every_public_function_is_tested_for_leaks() -> None:
@@ -54,10 +62,15 @@ def test_shared_objects_keep_their_reference_count() -> None:
     shared: list[object] = [FACTS, CALL, TABLE, SIZES, ROUTER, type(ROUTER), MEMBERS, MEMBERS[1], MEMBERS[8]]
     before = [sys.getrefcount(item) for item in shared]
     for thunk in [*GOOD.values(), *BAD.values()]:
-        _blocks(thunk, 50)
+        _grows(thunk, 50)
     assert [sys.getrefcount(item) for item in shared] == before
 
 
 def test_this_test_sees_a_leak_of_one_block_a_call() -> None:
     kept: list[object] = []
     assert _leaks(lambda: kept.append(object()))
+
+
+def test_this_test_sees_a_leak_of_one_large_object_a_call() -> None:
+    kept: list[object] = []
+    assert _leaks(lambda: kept.append(bytearray(4096)))
