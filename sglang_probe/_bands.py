@@ -144,6 +144,7 @@ def bands(
     Raises InputError as ``route`` does.
     """
     release, name = resolve(sglang), check_dtype(dtype)
+    context = context if isinstance(context, str) else tuple(context)
     check_group(group)
     call = Call(nbytes=16, dtype=name, hidden=hidden)
     bits = context_bits(context)
@@ -159,7 +160,7 @@ def bands(
     odd = [
         band
         for multiple in (4, 1)
-        if multiple >= DTYPE_BYTES[name] or multiple == 1 and DTYPE_BYTES[name] == 2
+        if multiple == 4 or DTYPE_BYTES[name] < 4
         for band in _merge(b for b in rows[multiple] if _key(b.decision) != main.get((b.first_bytes, b.last_bytes)))
     ]
     return Bands(

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, Literal
 
-from ._types import Fact, Path
+from ._types import Fact, FrozenMap, Path
 
 Op = Literal["in_place", "out_of_place"]
 
@@ -62,9 +61,11 @@ class Blocked:
     """Conditions that hold and that it must not meet."""
     stops: tuple[Stop, ...] = ()
     """Behind the missing conditions: the gate's own reasons, constructor's and call's."""
+    bare: tuple[str, ...] = ()
+    """Missing conditions without a gate's reason behind them."""
 
     def __str__(self) -> str:
-        reasons = [str(stop) for stop in self.stops] or [f"needs {name}" for name in self.missing]
+        reasons = [str(stop) for stop in self.stops] + [f"needs {name}" for name in self.bare]
         return "; ".join([*reasons, *(f"yields to {name}" for name in self.against)])
 
 
@@ -91,8 +92,8 @@ class Decision:
     """False where SGLang loses the result, or only pretends (v1 in graph warm-up)."""
     error: str = ""
     """The exception's name where ``path`` is ``raises``."""
-    gates: Mapping[str, Gate] = field(default_factory=lambda: MappingProxyType({}))
-    blocked_by: Mapping[str, Blocked] = field(default_factory=lambda: MappingProxyType({}))
+    gates: Mapping[str, Gate] = field(default_factory=lambda: FrozenMap({}))
+    blocked_by: Mapping[str, Blocked] = field(default_factory=lambda: FrozenMap({}))
     """Better rules, best first, with everything that stops each."""
     next_best: Path | None = None
     """The path without the rule that fired."""
@@ -106,7 +107,7 @@ class Decision:
     @cached_property
     def facts(self) -> Mapping[str, Fact]:
         """The facts on which the path rests: changing one of them alone changes it. Each with its origin."""
-        return self._facts() if self._facts else MappingProxyType({})
+        return self._facts() if self._facts else FrozenMap({})
 
     @cached_property
     def source(self) -> str | None:

@@ -112,6 +112,9 @@ def check_size(name: str, value: int) -> int:
 
 def pack_call(call: Call) -> tuple[int, ...]:
     """(nbytes, then CALL_FACTS in order)."""
+    for name, value, least in (("hidden", call.hidden, 0), ("dims", call.dims, 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
+            raise InputError(name, value, "give a whole number from 0 to 2^31 - 1")
     values = {
         "dtype": DTYPES[check_dtype(call.dtype)],
         "columns": call.hidden,

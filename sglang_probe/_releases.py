@@ -40,6 +40,11 @@ class Release:
     """Gates whose code differs from every known one: their answers are those of the nearest release, and not to be trusted."""
 
     @property
+    def rules(self) -> str:
+        """Whose rules answer: the ruleset's name, or that it is the revision's own walk."""
+        return f"derived, near {self.ruleset}" if self.derived is not None else self.ruleset
+
+    @property
     def ruleset_index(self) -> int:
         return RULESETS.index(self.ruleset)
 
@@ -98,17 +103,13 @@ def _commit(text: str) -> Release | None:
 
 
 @lru_cache(maxsize=256)
-def _resolve(text: str) -> Release:
+def _named(text: str) -> Release:
     version = text[1:] if text[:1] in ("v", "V") and text[1:2].isdigit() else text
     if version in _INDEX and version not in COMMITS:
         return known_release(version)
     found = _era(text) or _commit(text.lower())
     if found:
         return found
-    if os.sep in text or "@" in text or os.path.isdir(text):
-        from ._conform.derived import derive
-
-        return derive(text)
     raise _unknown(text, version)
 
 
@@ -126,4 +127,8 @@ def resolve(sglang: str | Release) -> Release:
         from ._conform.derived import derive_installed
 
         return derive_installed()
-    return _resolve(text)
+    if os.sep in text or "@" in text or os.path.isdir(text):  # never kept: a checkout moves; what it costs is kept by its code
+        from ._conform.derived import derive
+
+        return derive(text)
+    return _named(text)

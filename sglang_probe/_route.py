@@ -7,22 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
-from types import MappingProxyType
+from operator import index
 from typing import Any, Literal
 
 from . import _core
 from ._decision import Blocked, Decision, Gate, Op, Stop
-from ._facts import DEFAULTS, fact_value, pack_call, pack_facts, range_of
+from ._facts import fact_value, pack_call, pack_facts
 from ._releases import RULESETS, Release, resolve
-from ._types import Call, Fact, Group, InputError, Path
+from ._resting import blocked_in_table, facts_behind
+from ._types import Call, FrozenMap, Group, InputError, Path
 
 PATHS: tuple[Path, ...] = tuple(Path(name) for name, _ in _core.PATHS)
 _core.register_paths(PATHS)
 
 RULES: tuple[str, ...] = tuple(name for name, _ in _core.RULES)
-RULE_TEXTS: Mapping[str, str] = MappingProxyType(dict(_core.RULES))
+RULE_TEXTS: Mapping[str, str] = FrozenMap(dict(_core.RULES))
 _EXCEPTIONS = tuple(name for name, _ in _core.EXCEPTIONS)
 _CONDITIONS = tuple(name for name, _, _ in _core.CONDITIONS)
+_COMMUNICATOR = {name: communicator for name, communicator, _ in _core.CONDITIONS}
 _BIT = {name: 1 << i for i, name in enumerate(_CONDITIONS)}
 _OPS: tuple[Op | None, ...] = (None, "in_place", "out_of_place")
 _NEW, _CLONE, _LOST = 2, 4, 8
@@ -33,10 +35,9 @@ _LEVELS = ("_present", "_enabled", "_accepts")
 _STATES = ("absent", "disabled", "declines", "accepts")
 COMMUNICATORS = ("custom", "quick", "mscclpp", "torch_symm_mem", "pcie_ipc")
 DEVICES: tuple[str, ...] = _core.DEVICES
-_HIP = DEVICES.index("hip")
 
 _CONTEXT_BIT = {name: 1 << i for i, (name, _) in enumerate(_core.CONTEXTS)}
-CONTEXTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+CONTEXTS: Mapping[str, tuple[str, ...]] = FrozenMap(
     {
         "eager": (),
         "warmup": ("in_graph_capture",),
@@ -45,6 +46,7 @@ CONTEXTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "piecewise_capture": ("piecewise", "in_graph_capture", "stream_capturing", "piecewise_stream"),
         "piecewise_replay": ("piecewise",),
         "compile": ("compiling",),
+        "compiled_capture": ("in_graph_capture", "stream_capturing", "compiling"),
     }
 )
 """Presets: what surrounds a call, as the bits that the dispatch reads."""
@@ -156,11 +158,12 @@ def _state_gate(name: str, word: int) -> Gate:
     return Gate(name, ("absent", "disabled", "enabled")[level] if name == "pynccl" else _STATES[level])
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 12)
 def decision_of(release: Release, word: int) -> Decision:
     """The Decision of a word of conditions; states are few, so they are kept."""
-    if release.derived is not None:
-        decision, blocked, following = _derived_parts(release, word)
+    blocked: Mapping[str, Blocked]
+    if release.derived is not None and _core.state_of(word) >= 0:
+        decision, blocked, following = _core.decide_derived(release.derived, word), blocked_in_table(release, word), None
     else:
         decision, next_best, blocked_codes = _core.explain(release.ruleset_index, word)
         blocked = _blocked(blocked_codes, {})
@@ -173,11 +176,11 @@ def decision_of(release: Release, word: int) -> Decision:
         op=_OPS[op],
         returns=None if raises else "new" if flags & _NEW else "input",
         sglang=release.name,
-        ruleset=release.ruleset,
+        ruleset=release.rules,
         cloned=bool(flags & _CLONE),
         reduces=not (raises or flags & _LOST or PATHS[path] is Path.NONE),
         error=_EXCEPTIONS[exception],
-        gates=MappingProxyType({name: _state_gate(name, word) for name in (*COMMUNICATORS, "pynccl")}),
+        gates=FrozenMap({name: _state_gate(name, word) for name in (*COMMUNICATORS, "pynccl")}),
         blocked_by=blocked,
         next_best=following,
         conditions=_names(word),
@@ -189,28 +192,18 @@ def _blocked(codes: Iterable[tuple[int, int, int]], gates: Mapping[str, Gate]) -
     blocked = {}
     for rule, missing, against in codes:
         lacking = _names(missing)
-        communicators = dict.fromkeys(communicator for name, communicator, _ in _core.CONDITIONS if name in lacking)
-        if "flashinfer" in lacking:
-            communicators["flashinfer"] = None
-        stops = tuple(stop for c in communicators if c in gates for stop in gates[c].stops)
-        blocked[RULES[rule]] = Blocked(RULES[rule], lacking, _names(against), stops)
-    return MappingProxyType(blocked)
-
-
-def _derived_parts(release: Release, word: int) -> tuple[tuple[int, ...], Mapping[str, Blocked], Path | None]:
-    """A derived table has answers, no rows: what blocks a better path is the single conditions whose change brings it."""
-    assert release.derived is not None
-    decision = _core.decide_derived(release.derived, word)
-    blocked = {}
-    for name, bit in _BIT.items():
-        try:
-            other = _core.decide_derived(release.derived, word ^ bit)
-        except ValueError:  # a word that no state has: accepts without present, a device
+        if "amd_deterministic" in lacking:  # a mode that nobody asked for is no better path
             continue
-        if other[1] != decision[1] and RULES[other[1]] not in blocked:
-            lacks = () if word & bit else (name,)
-            blocked[RULES[other[1]]] = Blocked(RULES[other[1]], lacks, (name,) if word & bit else ())
-    return decision, MappingProxyType(blocked), None
+        stops: dict[Stop, None] = {}
+        bare = []
+        for name in lacking:
+            communicator = _COMMUNICATOR[name] or ("flashinfer" if name == "flashinfer" else "")
+            reasons = gates[communicator].stops if communicator in gates else ()
+            stops |= dict.fromkeys(reasons)
+            if not reasons:
+                bare.append(name)
+        blocked[RULES[rule]] = Blocked(RULES[rule], lacking, _names(against), tuple(stops), tuple(bare))
+    return FrozenMap(blocked)
 
 
 def _find_source(release: Release, rule: str) -> str | None:
@@ -244,29 +237,38 @@ def _gate(name: str, answer: tuple[int, ...], group: Group, call: Call) -> Gate:
     return Gate(name, state_name, reasons, limit, _KERNELS[kernel][0], _core.BACKENDS[backend])
 
 
-def route(call: Call | int, group: Group, *, context: str | Iterable[str] = "eager", sglang: str | Release) -> Decision:
+def route(
+    call: Call | int,
+    group: Group,
+    *,
+    context: str | Iterable[str] = "eager",
+    sglang: str | Release,
+    lift: Iterable[str] = (),
+) -> Decision:
     """Gates and rules: where one tensor goes in one group.
 
     ``call`` is a Call, or a number of bytes (bf16, contiguous). ``context`` is a preset of CONTEXTS or single bits joined by ``+``.
+    ``lift`` names reasons of gates (``Stop.name``) that are taken not to be there: what if this one were gone? The others keep their say.
     Raises InputError for sizes outside of 1 to 2^63 - 1 bytes, an unknown dtype, context or release, and contradictory groups.
     Source: the predicates of SGLang's communicators and GroupCoordinator.all_reduce.
     """
     release = resolve(sglang)
-    call = Call(nbytes=call) if isinstance(call, int) else call
+    if not isinstance(call, Call):
+        call = Call(nbytes=_whole("call", call))
     check_group(group)
     facts, packed, bits = pack_facts(group), pack_call(call), context_bits(context)
-    (word, raises), answers, codes, extra = _core.route(release.index, facts, packed, bits, release.derived)
+    (word, raises), answers, codes, extra, (next_path, next_rule) = _core.route(
+        release.index, facts, packed, bits, release.derived, lifted_bits(lift)
+    )
     path, rule, op, _, exception = codes
     backend, kernel, returns_new, cloned, reduces, assumed = extra
-    gates = MappingProxyType({name: _gate(name, answer, group, call) for name, answer in zip(_core.GATES, answers, strict=True)})
-    if release.derived is None:
-        _, next_best, blocked_codes = _core.explain(release.ruleset_index, word, raises)
-        if fact_value(group, "device") != _HIP:  # another machine's rule is not a better path to long for
-            blocked_codes = tuple(row for row in blocked_codes if RULES[row[0]] != "amd_deterministic")
-        blocked = _blocked(blocked_codes, gates)
-        following = PATHS[next_best[0]] if next_best[1] else None
+    gates = FrozenMap({name: _gate(name, answer, group, call) for name, answer in zip(_core.GATES, answers, strict=True)})
+    outside = _core.state_of(word) < 0  # a device that a derived table does not know: the nearest ruleset answers
+    if release.derived is None or outside:
+        blocked = _blocked(_core.explain(release.ruleset_index, word, raises)[2], gates)
     else:
-        _, blocked, following = _derived_parts(release, word)
+        blocked = blocked_in_table(release, word)
+    following = PATHS[next_path] if next_rule else None
     failed = PATHS[path] is Path.RAISES
     return Decision(
         path=PATHS[path],
@@ -274,7 +276,7 @@ def route(call: Call | int, group: Group, *, context: str | Iterable[str] = "eag
         op=_OPS[op],
         returns=None if failed else "new" if returns_new else "input",
         sglang=release.name,
-        ruleset=release.ruleset,
+        ruleset=release.rules,
         backend=_core.BACKENDS[backend],
         kernel=_KERNELS[kernel][0],
         cloned=bool(cloned),
@@ -284,10 +286,28 @@ def route(call: Call | int, group: Group, *, context: str | Iterable[str] = "eag
         blocked_by=blocked,
         next_best=following,
         conditions=_names(word),
-        not_conformed=_not_conformed(release, gates, kernel, assumed),
-        _facts=partial(_resting_on, release, group, call, bits, path),
+        not_conformed=_not_conformed(release, gates, kernel, assumed, outside),
+        _facts=partial(facts_behind, release, group, call, bits, path),
         _source=partial(_find_source, release, RULES[rule]),
     )
+
+
+def _whole(name: str, value: object) -> int:
+    try:
+        return index(value)  # type: ignore[arg-type] # what is no integer is refused here
+    except TypeError:
+        raise InputError(name, value, "give a Call, or a whole number of bytes") from None
+
+
+def lifted_bits(lift: Iterable[str]) -> int:
+    """Bits of the reasons that are taken not to be there."""
+    names = {name: 1 << i for i, (name, _, _) in enumerate(_STOPS)}
+    bits = 0
+    for name in (lift,) if isinstance(lift, str) else lift:
+        if name not in names:
+            raise InputError("lift", name, f"not a reason of any gate; the reasons are {', '.join(names)}")
+        bits |= names[name]
+    return bits
 
 
 def check_group(group: Group) -> None:
@@ -302,8 +322,10 @@ def check_group(group: Group) -> None:
         raise InputError("nodes", nodes, f"a group of {world_size} ranks cannot span {nodes} nodes")
 
 
-def _not_conformed(release: Release, gates: Mapping[str, Gate], kernel: int, assumed: int) -> tuple[str, ...]:
+def _not_conformed(release: Release, gates: Mapping[str, Gate], kernel: int, assumed: int, outside: bool) -> tuple[str, ...]:
     notes = []
+    if release.derived is not None and outside:
+        notes.append(f"the derived table does not know this device: {release.ruleset} answered, the nearest ruleset")
     name, conformed, _ = _KERNELS[kernel]
     if name and not conformed:
         notes.append(f"kernel {name}: its threshold is in CUDA sources or in another library, not in the package's Python")
@@ -313,35 +335,6 @@ def _not_conformed(release: Release, gates: Mapping[str, Gate], kernel: int, ass
     return tuple(notes)
 
 
-def _alternatives(name: str, value: int) -> Iterable[int]:
-    low, high = range_of(name)
-    if high == 1:
-        return [v for v in range(low, 2) if v != value]
-    if name == "world_size":
-        return [v for v in (2, 3, 4, 6, 8, 16) if v != value]
-    if name == "arch":
-        return [v for v in (80, 90, 100, 120) if v != value]
-    if name == "nodes":
-        return [2] if value == 1 else [1]
-    if name == "device":
-        return []  # another kind of device is another server
-    return [v for v in (0, value // 2, value * 2 or 1) if v != value and low <= v <= high]
-
-
-def _resting_on(release: Release, group: Group, call: Call, bits: int, path: int) -> Mapping[str, Fact]:
-    """Facts of which a change alone changes the path."""
-    packed, call_fields = pack_facts(group), pack_call(call)
-    found: dict[str, Fact] = {}
-    for i, (name, default) in enumerate(DEFAULTS.items()):
-        fact = group.facts.get(name, Fact(default, "assumed", "default"))
-        for other in _alternatives(name, fact.value):
-            facts = (*packed[:i], other, *packed[i + 1 :])
-            if _core.route(release.index, facts, call_fields, bits, release.derived)[2][0] != path:
-                found[name] = fact
-                break
-    return MappingProxyType(found)
-
-
 def router(
     group: Group,
     *,
@@ -349,7 +342,6 @@ def router(
     dtype: str = "bf16",
     hidden: int = 0,
     sglang: str | Release,
-    call: Call | None = None,
 ) -> _core.Router:
     """A path a size, without a trace: ``router(...)(nbytes)`` gives a Path, ``router(...)(array)`` codes of PATHS (uint8).
 
@@ -357,7 +349,7 @@ def router(
     """
     release = resolve(sglang)
     check_group(group)
-    call = call or Call(nbytes=1, dtype=dtype, hidden=hidden)
+    call = Call(nbytes=1, dtype=dtype, hidden=hidden)
     return _core.Router(release.index, pack_facts(group), pack_call(call), context_bits(context), release.derived)
 
 

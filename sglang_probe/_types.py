@@ -6,10 +6,9 @@ Invariant: a fact never travels without its origin (given, found or assumed), so
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 Origin = Literal["given", "found", "assumed"]
 
@@ -53,6 +52,34 @@ class Path(str, enum.Enum):
         return str.__format__(self.value, spec)  # the name, on every Python
 
 
+K = TypeVar("K")
+V_co = TypeVar("V_co", covariant=True)
+
+
+class FrozenMap(Mapping[K, V_co]):
+    """A mapping that does not change: hashable, comparable and picklable, so that what holds it is."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping[K, V_co] | None = None) -> None:
+        self._items: dict[K, V_co] = dict(items or {})
+
+    def __getitem__(self, key: K) -> V_co:
+        return self._items[key]
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._items.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._items)
+
+
 @dataclass(frozen=True)
 class Fact:
     """One thing that a gate may ask: its value, and where it comes from."""
@@ -70,7 +97,12 @@ class Group:
     """
 
     name: str = "tp"
-    facts: Mapping[str, Fact] = field(default_factory=lambda: MappingProxyType({}))
+    facts: Mapping[str, Fact] = field(default_factory=lambda: FrozenMap({}))
+
+    def __post_init__(self) -> None:
+        from ._facts import check_facts
+
+        check_facts({name: fact.value for name, fact in self.facts.items()})
 
     @classmethod
     def make(cls, name: str = "tp", origin: Origin = "given", **facts: int | bool) -> Group:
@@ -81,7 +113,7 @@ class Group:
         from ._facts import check_facts
 
         new = {k: Fact(v, origin, source) for k, v in check_facts(facts).items()}
-        return replace(self, facts=MappingProxyType({**self.facts, **new}))
+        return replace(self, facts=FrozenMap({**self.facts, **new}))
 
     def value(self, name: str) -> int:
         """The value of a fact, its default where nothing is known."""
@@ -128,7 +160,7 @@ class Model:
     experts_per_token: int = 0
     source: str = ""
     """Where the numbers come from: a config.json's path, or the preset's citation."""
-    config: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    config: Mapping[str, Any] = field(default_factory=lambda: FrozenMap({}), repr=False)
 
 
 @dataclass(frozen=True)
@@ -178,3 +210,5 @@ class Server:
     assumed: tuple[str, ...] = ()
     contradictions: tuple[str, ...] = ()
     """Lines of a log that say something else than the flags, each with its line number."""
+    prefill_reason: str = ""
+    """Why the prefill graph is what it is: the setting that says so."""

@@ -6,6 +6,7 @@ Invariant: a name that is no release (a checkout) counts as newer than all: what
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _RELEASE = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(?:rc(\d+))?(?:\.post(\d+))?$")
 _FINAL = 1 << 30
@@ -16,6 +17,7 @@ _COMMITS = {"bba2fc4": "0.5.9", "0be30d4": "0.5.9"}
 Key = tuple[int, int, int, int, int]
 
 
+@lru_cache(maxsize=512)
 def version_key(name: str) -> Key:
     """A key that sorts releases: 0.5.9rc1 < 0.5.9 < 0.5.9.post1 < 0.5.10."""
     found = _RELEASE.match(next((base for prefix, base in _COMMITS.items() if name.startswith(prefix)), name))

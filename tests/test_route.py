@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
 
 import numpy as np
 import pytest
@@ -73,16 +75,39 @@ def test_a_routers_array_crosses_its_blocks() -> None:
     assert [_core.PATHS[code][0] for code in codes[::1009]] == [fast(int(size)) for size in sizes[::1009]]
 
 
-def test_lifting_one_of_two_gates_names_the_other() -> None:
-    both = Group.make(world_size=4, arch=120, full_nvlink=False, own_custom=False)
-    one = both.with_facts(own_custom=True)
-    for group, names in (
-        (both, {"not_owned", "no_full_nvlink", "no_full_nvlink_call"}),
-        (one, {"no_full_nvlink", "no_full_nvlink_call"}),
-    ):
-        decision = route(8192, group, context="capture", sglang="0.5.9")
-        assert decision.path == "pynccl_in_place"
-        assert {stop.name for stop in decision.blocked_by["custom"].stops} == names
+@pytest.mark.parametrize(
+    ("lift", "left"),
+    [
+        ((), ["no_full_nvlink", "no_full_nvlink_call"]),
+        (("no_full_nvlink",), ["no_full_nvlink_call"]),
+        (("no_full_nvlink_call",), ["no_full_nvlink"]),
+    ],
+)
+def test_lifting_one_of_two_gates_still_answers_nccl_and_names_the_other(lift: tuple[str, ...], left: list[str]) -> None:
+    four_pcie = Group.make(world_size=4, arch=120, full_nvlink=False)
+    decision = route(8192, four_pcie, context="capture", sglang="0.5.9", lift=lift)
+    assert decision.path == "pynccl_in_place"
+    assert [stop.name for stop in decision.blocked_by["custom"].stops] == left
+
+
+def test_lifting_both_gates_is_custom() -> None:
+    four_pcie = Group.make(world_size=4, arch=120, full_nvlink=False)
+    both = ("no_full_nvlink", "no_full_nvlink_call")
+    assert route(8192, four_pcie, context="capture", sglang="0.5.9", lift=both).path == "custom"
+    with pytest.raises(probe.InputError, match="not a reason"):
+        route(8192, four_pcie, sglang="0.5.9", lift=("gravity",))
+
+
+def test_two_pcie_gpus_are_told_what_v2_needs() -> None:
+    two_pcie = Group.make(world_size=2, full_nvlink=False)
+    texts = [str(stop) for stop in route(8192, two_pcie, context="capture", sglang="0.5.12").blocked_by["custom"].stops]
+    assert texts == ["the GPUs are not fully linked by NVLink, which V2 needs for two as well"]
+
+
+@pytest.mark.parametrize("call", [1.5, "16", None])
+def test_what_is_no_call_is_refused(call: object) -> None:
+    with pytest.raises(probe.InputError, match="whole number of bytes"):
+        route(call, GOOD, sglang="0.5.9")  # type: ignore[arg-type] # bad on purpose
 
 
 def test_a_decision_names_the_facts_that_it_rests_on() -> None:
@@ -144,3 +169,82 @@ def test_bad_sizes_in_an_array_are_named(sizes: list[int]) -> None:
         fast(np.array(sizes))
     with pytest.raises(ValueError, match="nbytes=0"):
         fast(0)
+
+
+def test_a_predicate_that_raises_is_asked_before_the_bypass_and_flashinfer() -> None:
+    """v0.5.19 asks custom first; v0.5.23's eager predicate builds the kernel, and so raises for a dtype that has none."""
+    group = Group.make(world_size=8, fi_workspace=True, fi_hidden=7168, fi_dtype=4, symm_mem=True)
+    decision = route(Call(nbytes=14336, dtype="fp8", hidden=7168), group, context="eager", sglang="0.5.23")
+    assert decision.gates["custom"].state == "raises"
+    assert (decision.path, decision.rule) == ("raises", "custom") and decision.error
+    assert list(decision.blocked_by) == ["flashinfer"]  # the one under Dynamo, which is asked before everything
+
+
+def test_rules_after_the_one_that_raised_are_no_better_ones() -> None:
+    group = Group.make(world_size=4, own_mscclpp=True, own_custom=False)
+    decision = route(32768, group, context="capture", sglang="0.5.12")
+    assert (decision.path, decision.rule, decision.error) == ("raises", "mscclpp", "AttributeError")
+    assert list(decision.blocked_by) == ["symm_mem_bypass", "custom", "quick"]
+    assert decision.next_best == "pynccl_in_place"
+
+
+def test_the_next_best_path_knows_what_running_it_raises() -> None:
+    decision = route(Call(nbytes=14336, dtype="fp8"), Group.make(world_size=8), context="capture", sglang="0.5.9")
+    assert (decision.path, decision.next_best) == ("raises", "raises")
+    assert route(14336, Group.make(world_size=8), context="capture", sglang="0.5.9").next_best == "pynccl_in_place"
+
+
+def test_traced_without_any_communicator_every_better_rule_is_still_named() -> None:
+    decision = route(14336, Group.make(world_size=8, own_custom=False, own_pynccl=False), context="compile", sglang="0.5.16")
+    assert decision.rule == "in_place_torch"
+    assert {"custom", "quick", "mscclpp", "torch_symm_mem"} <= set(decision.blocked_by)
+
+
+@pytest.mark.parametrize(
+    ("group", "call", "context", "sglang", "fact"),
+    [
+        (Group.make(world_size=8, device=3, local_size=0), 4096, "eager", "0.5.9", "local_size"),
+        (GOOD, 12 << 20, "capture", "0.5.16", "v2_max_kb"),
+        (Group.make(world_size=8, own_mscclpp=True, own_custom=False), 2 << 20, "capture", "0.5.9", "mscclpp_max_bytes"),
+    ],
+)
+def test_facts_that_matter_are_among_those_it_rests_on(group: Group, call: int, context: str, sglang: str, fact: str) -> None:
+    assert fact in route(call, group, context=context, sglang=sglang).facts
+
+
+def test_bands_of_eight_byte_types_have_their_sizes_between_multiples_of_16() -> None:
+    found = bands(GOOD, context="capture", dtype="fp64", sglang="0.5.9")
+    for nbytes in (8, 24, 40, 1 << 20, (1 << 20) + 8):
+        assert found.path_at(nbytes) == route(Call(nbytes=nbytes, dtype="fp64"), GOOD, context="capture", sglang="0.5.9").path
+
+
+def test_a_context_may_be_any_iterable_of_bits() -> None:
+    bits = (name for name in ("in_graph_capture", "stream_capturing"))
+    assert bands(GOOD, context=bits, sglang="0.5.9").bands[-1].path == "pynccl_in_place"
+
+
+def test_numpys_integers_are_sizes_and_booleans_are_none() -> None:
+    fast = router(GOOD, context="capture", sglang="0.5.9")
+    assert fast(np.int64(4096)) == "custom"
+    assert route(np.int64(4096), GOOD, sglang="0.5.9").path == "custom"  # type: ignore[arg-type] # anything with __index__
+    with pytest.raises(TypeError):
+        fast(True)
+
+
+def test_groups_and_decisions_can_be_keys_and_travel_between_processes() -> None:
+    decision = route(4096, GOOD, sglang="0.5.9")
+    for value in (GOOD, decision):
+        assert pickle.loads(pickle.dumps(value)) == value
+        assert hash(copy.deepcopy(value)) == hash(value)
+
+
+def test_a_fact_that_nobody_knows_is_refused_however_the_group_is_made() -> None:
+    with pytest.raises(probe.InputError, match="wrold_size"):
+        Group("tp", {"wrold_size": probe.Fact(8, "given")})
+
+
+@pytest.mark.parametrize(("field", "value"), [("hidden", -5), ("dims", -1), ("hidden", 2**40)])
+def test_bad_shapes_are_named(field: str, value: int) -> None:
+    with pytest.raises(probe.InputError) as caught:
+        route(Call(nbytes=16, **{field: value}), GOOD, sglang="0.5.9")  # type: ignore[arg-type] # bad on purpose
+    assert caught.value.field == field
