@@ -2,7 +2,7 @@
 
     read_launch, read_log, read_url -> Server; find_server -> the address of a server that runs here
 
-Invariant: each gives a whole Server or an InputError / ProbeUnavailable that says what to do; nothing is executed or sent but one GET.
+Invariant: each gives a whole Server or an InputError that says what to do; nothing is executed or sent but one GET.
 """
 
 from __future__ import annotations
@@ -73,14 +73,15 @@ def read_log(
 
     ``sglang`` is needed where the log does not say its version. Lines that say something else than the arguments are contradictions.
     """
+    if not str(path).strip():
+        raise InputError("log", path, "empty: give the file that the server wrote")
     log = scan_log(pathlib.Path(path))
     version = log.version or sglang
     if version is None:
         raise InputError("sglang", None, f"{path} does not say its version: give it, for example sglang='0.5.9'")
     release = _release(version)
     notes = list(log.notes)
-    if log.version and sglang and _release(sglang) != release:
-        notes.append(f"the log says {log.version}: taken, though {sglang} was given")
+    notes += _overruled("the log", log.version, sglang)
     sources = Sources(kept(log.args), f"log {path}", "found", dict(env or {}), model, notes, resolved=True)
     return apply_log(build_server(release, sources, Machine(gpu, link, nodes, gpus)), log)
 
@@ -96,14 +97,26 @@ def read_url(
     env: Mapping[str, str] | None = None,
     model: str | Model | None = None,
     timeout_s: float = 5.0,
+    api_key: str | None = None,
 ) -> Server:
-    """A running server, by its own /server_info (/get_server_info before). Its version wins over ``sglang``."""
-    info = fetch_info(url, timeout_s)
+    """A running server, by its own /server_info (/get_server_info before). Its version wins over ``sglang``.
+
+    ``api_key`` is what it was started with, by default the SGLANG_API_KEY of the environment.
+    """
+    info = fetch_info(url, timeout_s, api_key)
     version = info.version or sglang
     if version is None:
         raise InputError("sglang", None, f"{url} does not say its version: give it, for example sglang='0.5.9'")
-    sources = Sources(kept(info.args), info.source, "found", dict(env or {}), model, (), resolved=True)
+    notes = _overruled("the server", info.version, sglang)
+    sources = Sources(kept(info.args), info.source, "found", dict(env or {}), model, notes, resolved=True)
     return build_server(_release(version), sources, Machine(gpu, link, nodes, gpus))
+
+
+def _overruled(who: str, version: str | None, sglang: str | None) -> list[str]:
+    """What a server says of itself wins; not in silence."""
+    if version is None or sglang is None or _release(version) == _release(sglang):
+        return []
+    return [f"{who} says {version}: taken, though {sglang} was given"]
 
 
 @dataclass(frozen=True)

@@ -210,25 +210,54 @@ def test_a_log_without_arguments_is_refused(run: Run, tmp_path: Path) -> None:
 
 
 def test_an_unreachable_server_is_an_error_and_no_answer(run: Run) -> None:
-    status, out, err = run("step", "--url", "http://127.0.0.1:9")
-    assert status in (1, 2) and out == "" and "url=" in err
+    for command in (("step",), ("bands",), ("route", "--bytes", "42KiB")):
+        status, out, err = run(*command, "--url", "http://127.0.0.1:9")
+        assert (status, out) == (2, "") and "url='http://127.0.0.1:9" in err and "--log" in err
 
 
 def test_with_nothing_given_and_no_server_it_says_how_to_ask(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from sglang_probe import launch
 
-    monkeypatch.setattr(launch, "find_server", lambda: None)
+    monkeypatch.setattr(launch, "find_running", lambda: None)
     status, out, err = run("step")
     assert (status, out) == (2, "")
     assert all(option in err for option in ("--example", "--launch", "--log", "--url", "--model"))
 
 
-def test_with_nothing_given_a_server_that_runs_here_is_read(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["launch", "log", "url", "model"])
+def test_an_empty_option_is_an_error_and_never_taken_for_none(run: Run, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from sglang_probe import launch
 
-    monkeypatch.setattr(launch, "find_server", lambda: "http://127.0.0.1:9")
-    status, out, err = run("step")
-    assert status in (1, 2) and out == "" and "http://127.0.0.1:9" in err
+    monkeypatch.setattr(launch, "find_running", lambda: pytest.fail("it looked for a running server"))
+    for command in (("step",), ("bands",)):
+        status, out, err = run(*command, f"--{name}", "", "--sglang", "0.5.9")
+        assert (status, out) == (2, "") and f"{name}=''" in err
+
+
+def test_an_unknown_model_is_named_with_what_to_give(run: Run, tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("server_args=ServerArgs(model_path='/models/mine', tp_size=8)\n")
+    for source, path in ((("--launch", LAUNCH.replace("deepseek-ai/DeepSeek-V3", "foo/unknown")), "foo/unknown"),
+                         (("--log", str(log)), "/models/mine")):  # fmt: skip
+        status, out, err = run("step", *source, "--sglang", "0.5.9")
+        assert (status, out) == (2, "") and f"model='{path}'" in err
+        assert "--model" in err and "config.json" in err and "Kimi-K2.5" in err
+
+
+def test_the_installed_release_is_asked_where_none_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang_probe import _releases
+
+    def resolve(sglang: object) -> object:
+        return _releases.known_release("0.5.9", "installed") if sglang == "installed" else known(sglang)
+
+    known = _releases.resolve
+    for module in ("sglang_probe._releases", "sglang_probe._route", "sglang_probe._bands"):
+        monkeypatch.setattr(importlib.import_module(module), "resolve", resolve)
+    for source in (), ("--launch", LAUNCH):
+        status, out, _ = run("route", "--bytes", "42KiB", "--gpu", "h200", "--json", *source)
+        answer = json.loads(out)
+        assert status == 0 and answer["sglang"] == "0.5.9"
+        assert "SGLang 0.5.9, which is installed here: no --sglang is given" in answer["assumed"]
 
 
 def test_failures_of_ours_interrupts_and_missing_parts_have_their_own_status(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

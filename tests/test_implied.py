@@ -166,6 +166,11 @@ def test_fusion_is_on_exactly_where_the_release_turns_it_on(
     assert bool(server.fusion.assumed) is enabled
 
 
+def test_a_server_on_another_device_fuses_nothing_whatever_gpu_is_named() -> None:
+    fusion = read(f"{DEEPSEEK} --device cpu").fusion
+    assert read(DEEPSEEK).fusion.enabled and not fusion.enabled and "--device cpu" in fusion.reason
+
+
 @pytest.mark.parametrize(
     ("sglang", "custom", "torch_symm_mem"),
     [("0.5.3rc2", 0, 1), ("0.5.17", 0, 1), ("0.5.18", 0, 0)],

@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_probe import InputError
+from sglang_probe._releases import RELEASES
 from sglang_probe._server.command import parse_flags, split_command
 from sglang_probe._server.defaults import flags
+from sglang_probe._server.refused import CHOICES
 from sglang_probe._types import Server
 from sglang_probe.launch import find_running, find_server, read_launch
 
@@ -128,9 +130,127 @@ def test_a_line_that_no_server_starts_with_is_refused_by_field(line: str, field:
 
 
 @pytest.mark.parametrize(
+    ("flags", "sglang", "field", "choice"),
+    [
+        ("--dtype foo", "0.5.9", "--dtype", "bfloat16"),
+        ("--moe-a2a-backend foo", "0.5.9", "--moe-a2a-backend", "deepep"),
+        ("--moe-a2a-backend nixl", "0.5.9", "--moe-a2a-backend", "mori"),
+        ("--speculative-algorithm FOO", "0.5.9", "--speculative-algorithm", "EAGLE3"),
+        ("--speculative-algorithm eagle3", "0.5.9", "--speculative-algorithm", "EAGLE3"),
+        ("--speculative-algorithm DFLASH", "0.5.10", "--speculative-algorithm", "NGRAM"),
+        ("--cuda-graph-backend-prefill tc_piecewise", "0.5.22", "--cuda-graph-backend-prefill", "breakable"),
+        ("--cuda-graph-backend-prefill full", "0.5.14", "--cuda-graph-backend-prefill", "tc_piecewise"),
+        (
+            '--cuda-graph-config \'{"prefill":{"backend":"tc_piecewise"}}\'',
+            "0.5.23",
+            "--cuda-graph-config prefill.backend",
+            "full",
+        ),
+        ("--attention-backend fa5", "0.5.9", "--attention-backend", "fa3"),
+        ("--deepep-mode fast", "0.5.9", "--deepep-mode", "low_latency"),
+        ("--flashinfer-allreduce-fusion-backend cutedsl", "0.5.20", "--flashinfer-allreduce-fusion-backend", "mnnvl"),
+    ],
+)
+def test_a_value_that_the_release_refuses_is_refused_with_its_choices(flags: str, sglang: str, field: str, choice: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read(f"{DEEPSEEK} {flags}", sglang)
+    assert caught.value.field == field and choice in caught.value.remedy and sglang in caught.value.remedy
+
+
+def test_every_choice_of_a_release_is_taken_and_has_a_flag() -> None:
+    for sglang in RELEASES:
+        known = {flag.dest for flag in flags(sglang)}
+        assert all(name in known for name, changes in CHOICES.items() if changes[0][0] == sglang)
+    assert read(f"{DEEPSEEK} --cuda-graph-backend-prefill tc_piecewise", "0.5.21").prefill_graph == "tc_piecewise"
+    assert read(f"{DEEPSEEK} --speculative-algorithm eagle", "0.5.12").speculative_algorithm == "EAGLE"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "sglang", "field"),
+    [
+        ("--speculative-num-steps 3", "0.5.9", "--speculative-eagle-topk"),
+        ("--speculative-eagle-topk 4", "0.5.9", "--speculative-eagle-topk"),
+        ("--speculative-num-draft-tokens 4", "0.4.4.post4", "--speculative-num-draft-tokens"),
+        ("--speculative-num-steps 3 --speculative-eagle-topk 4", "0.5.23", "--speculative-num-draft-tokens"),
+        ("--speculative-num-steps 3 --speculative-eagle-topk 1", "0.4.5", "--speculative-num-draft-tokens"),
+    ],
+)
+def test_speculation_given_by_halves_is_refused_and_not_taken_for_none(numbers: str, sglang: str, field: str) -> None:
+    with pytest.raises(InputError, match="does not start") as caught:
+        read(f"{DEEPSEEK} --speculative-algorithm EAGLE {numbers}", sglang)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("numbers", "sglang", "tokens"),
+    [
+        ("", "0.5.9", 4),
+        ("--speculative-num-steps 3", "0.4.3.post3", 8),  # each has a default of its own
+        ("--speculative-num-steps 3 --speculative-eagle-topk 1", "0.5.9", 4),
+        ("--speculative-num-steps 3 --speculative-eagle-topk 2 --speculative-num-draft-tokens 6", "0.5.9", 6),
+    ],
+)
+def test_speculation_that_a_release_starts_with_is_taken(numbers: str, sglang: str, tokens: int) -> None:
+    assert read(f"{DEEPSEEK} --speculative-algorithm EAGLE {numbers}", sglang).draft_tokens == tokens
+
+
+LLAMA = "python -m sglang.launch_server --model-path meta-llama/Meta-Llama-3-70B --tp 2"
+
+
+@pytest.mark.parametrize(
+    ("devices", "custom"), [("GPU-8f,GPU-1", 0), ("MIG-1,MIG-2", 0), ("0,1,", 0), ("3, 1", 1), ("0,1,2,3", 1)]
+)
+def test_visible_devices_that_are_no_numbers_leave_the_group_without_custom_all_reduce(devices: str, custom: int) -> None:
+    server = read(f"CUDA_VISIBLE_DEVICES='{devices}' {LLAMA}")
+    assert fact(server, "device_ids_ok") == custom
+    assert any("CUDA_VISIBLE_DEVICES" in note for note in server.notes) is not custom
+    assert fact(read(f"CUDA_VISIBLE_DEVICES='{devices}' {LLAMA}", "0.5.23"), "device_ids_ok") == custom
+
+
+def test_a_constructor_that_stops_before_it_reads_the_devices_does_not_fail() -> None:
+    names = ",".join(f"GPU-{number}" for number in range(8))
+    line = f"CUDA_VISIBLE_DEVICES={names} {LLAMA.replace('--tp 2', '--tp 16')} --nnodes 2"
+    assert fact(read(line), "own_custom") == 1  # across nodes: disabled, not absent
+
+
+@pytest.mark.parametrize(
+    ("devices", "line", "sglang"),
+    [
+        ("0,1,2,3", DEEPSEEK, "0.5.9"),
+        ("", LLAMA, "0.5.9"),
+        ("0,-1,1", LLAMA, "0.5.9"),
+        ("0", f"{LLAMA.replace('--tp 2', '--tp 4')} --nnodes 2", "0.5.9"),
+        ("GPU-8f,GPU-1", LLAMA, "0.4.4.post2"),
+    ],
+)
+def test_visible_devices_that_the_server_does_not_start_with_are_refused(devices: str, line: str, sglang: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read(f"CUDA_VISIBLE_DEVICES={devices} {line}", sglang)
+    assert caught.value.field == "CUDA_VISIBLE_DEVICES" and caught.value.remedy
+
+
+def test_a_variable_that_is_misspelt_or_not_read_is_noted() -> None:
+    def noted(name: str, sglang: str = "0.5.12") -> str:
+        return "\n".join(note for note in read(f"{name}=0 {DEEPSEEK}", sglang).notes if note.startswith(name))
+
+    assert "did you mean SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2?" in noted("SGLANG_OPT_USE_CUSTOM_ALLREDUCE_V2")
+    assert "not read by SGLang 0.5.9" in noted("SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2", "0.5.9")
+    for name in (
+        "SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2",
+        "SGLANG_USE_AITER",
+        "SGLANG_HOST_IP",
+        "HF_HOME",
+        "CUDA_VISIBLE_DEVICE_ORDER",
+    ):
+        assert noted(name) == "", name
+
+
+@pytest.mark.parametrize(
     ("machine", "field"),
     [
         ({"gpu": "h300"}, "gpu"),
+        ({"gpu": ""}, "gpu"),
+        ({"link": ""}, "link"),
         ({"link": "token-ring"}, "link"),
         ({"gpu": "mi300x", "link": "nvlink"}, "link"),
         ({"gpus": 4}, "gpus"),
@@ -261,10 +381,11 @@ def test_a_running_server_is_found_by_its_command_line(tmp_path: pathlib.Path) -
     _process(tmp_path, 7, ["python", "notes about sglang.txt"], {})
     _process(tmp_path, 9, ["vim", "--sglang"], {})
     _process(tmp_path, 8, ["/usr/bin/python3", "-m", "sglang.launch_server", "--port=81", "--host", "0.0.0.0", "--tp", "4"],
-             {"SGLANG_MEMORY_SAVER_CUDA_GRAPH": "1", "API_TOKEN": "x"})  # fmt: skip
+             {"SGLANG_MEMORY_SAVER_CUDA_GRAPH": "1", "CUDA_VISIBLE_DEVICES": "4,5,6,7", "API_TOKEN": "x"})  # fmt: skip
     found = find_running(tmp_path)
     assert found is not None
-    assert (found.pid, found.url, dict(found.env)) == (8, "http://127.0.0.1:81", {"SGLANG_MEMORY_SAVER_CUDA_GRAPH": "1"})
+    assert (found.pid, found.url) == (8, "http://127.0.0.1:81")
+    assert dict(found.env) == {"SGLANG_MEMORY_SAVER_CUDA_GRAPH": "1", "CUDA_VISIBLE_DEVICES": "4,5,6,7"}
     assert find_server(tmp_path) == "http://127.0.0.1:81"
     assert read(found.launch).groups["tp"].world_size == 4
 

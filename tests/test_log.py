@@ -126,6 +126,64 @@ def test_a_line_that_contradicts_the_arguments_is_reported_with_its_number(
     assert server.contradictions[0].startswith(f"line 3: {line[:30]}") and because in server.contradictions[0]
 
 
+NONE_REGISTERED = "[TP0] Registering 0 cuda graph addresses"
+
+
+@pytest.mark.parametrize(
+    ("sglang", "change", "batches", "contradicted"),
+    [
+        ("0.5.9", "", "1, 2, 48", True),
+        ("0.5.12", "", "1, 2", False),  # V2 pushes what is small: it copies, and registers nothing
+        ("0.5.12", "", "1, 2, 48", True),  # 2.6 MiB are pulled
+        ("0.5.9", "enable_symm_mem", "1, 2, 48", False),
+        ("0.5.14", "enable_mscclpp", "1, 2", False),
+        ("0.5.9", "disable_custom_all_reduce", "1, 2, 48", False),
+    ],
+)
+def test_no_registered_address_is_a_contradiction_only_where_the_route_says_otherwise(
+    tmp_path: pathlib.Path, sglang: str, change: str, batches: str, contradicted: bool
+) -> None:
+    args = OLD.replace("cuda_graph_bs=[1, 2, 4, 8, 16, 48, 64]", f"cuda_graph_bs=[{batches}]")
+    args = args.replace(f"{change}=False", f"{change}=True") if change else args
+    server = read(write(tmp_path, args, NONE_REGISTERED), sglang)
+    assert any("no captured call" in text for text in server.contradictions) is contradicted
+
+
+def test_an_unknown_model_does_not_hide_that_nothing_was_registered(tmp_path: pathlib.Path) -> None:
+    args = OLD.replace("deepseek-ai/DeepSeek-V3", "some/unknown")
+    assert len(read(write(tmp_path, args, NONE_REGISTERED)).contradictions) == 1
+    saver = {"SGLANG_MEMORY_SAVER_CUDA_GRAPH": "1"}  # copies every input, and registers none
+    assert read(write(tmp_path, args, NONE_REGISTERED), env=saver).contradictions == ()
+
+
+def test_another_groups_empty_capture_is_no_contradiction(tmp_path: pathlib.Path) -> None:
+    server = read(write(tmp_path, OLD, NONE_REGISTERED, "[TP0] Registering 6222 cuda graph addresses"))
+    assert server.contradictions == ()
+
+
+def test_a_log_with_a_restart_answers_for_the_server_that_started_last(tmp_path: pathlib.Path) -> None:
+    first = OLD.replace("deepseek-ai/DeepSeek-V3", "moonshotai/Kimi-K2.5")
+    failed = "[TP0] Setup Custom allreduce failed with no peer access"
+    second = OLD.replace("tp_size=8", "tp_size=4").replace("deepseek-ai/DeepSeek-V3", "meta-llama/Meta-Llama-3-70B")
+    path = write(
+        tmp_path, "sglang version: 0.5.8", first, failed, "sglang version: 0.5.9", second, "Capture cuda graph bs [1, 2]"
+    )
+    server = read_log(path, gpu="h200", link="nvlink")
+    assert server.sglang == "0.5.9" and server.model is not None and server.model.name == "Llama-3-70B"
+    assert (server.groups["tp"].world_size, server.captured_batches) == (4, (1, 2))
+    assert server.groups["tp"].value("own_custom") == 1 and server.contradictions == ()
+    note = next(note for note in server.notes if "2 starts" in note)
+    assert "line 5" in note and "line 2: moonshotai/Kimi-K2.5, tp_size 8" in note
+
+
+def test_the_nodes_of_one_server_in_one_log_are_one_start(tmp_path: pathlib.Path) -> None:
+    nodes = [OLD.replace("nnodes=1", f"nnodes=2, node_rank={rank}") for rank in (0, 1)]
+    server = read(write(tmp_path, nodes[0], "All Reduce config: multicast = False", nodes[1]))
+    assert server.groups["tp"].value("multicast") == 0 and not any("starts" in note for note in server.notes)
+    again = read(write(tmp_path, OLD, OLD.replace("chat_template='a, b) {x'", "random_seed=7"), NONE_REGISTERED))
+    assert not any("starts" in note for note in again.notes) and len(again.contradictions) == 1
+
+
 def test_what_a_log_found_replaces_what_was_assumed(tmp_path: pathlib.Path) -> None:
     lines = (
         "Custom allreduce is disabled because it's not supported on more than two PCIe-only GPUs.",
@@ -202,9 +260,9 @@ def test_a_log_without_a_servers_arguments_is_refused(tmp_path: pathlib.Path, te
 
 
 def test_a_log_that_cannot_be_opened_is_refused(tmp_path: pathlib.Path) -> None:
-    for path in (tmp_path / "none.log", tmp_path, pathlib.Path("\0")):
+    for path in (tmp_path / "none.log", tmp_path, pathlib.Path("\0"), "", " "):
         with pytest.raises(InputError) as caught:
-            read(path)
+            read_log(path, sglang="0.5.9")
         assert caught.value.field == "log"
 
 

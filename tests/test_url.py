@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_probe import InputError, ProbeUnavailable
-from sglang_probe._server.url import fetch_info, read_info
+from sglang_probe import InputError
+from sglang_probe._server.url import fetch_info, read_info, using_key
 from sglang_probe.launch import read_url
 
 INFO: dict[str, Any] = {
@@ -38,6 +38,7 @@ INFO: dict[str, Any] = {
     "internal_states": [{"memory_usage": {}}],
 }
 Answer = Callable[[str], tuple[int, bytes]]
+KEY = "s3cret"
 
 
 @contextlib.contextmanager
@@ -47,6 +48,8 @@ def serving(answer: Answer) -> Iterator[str]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             status, body = answer(self.path)
+            if status == 401 and self.headers.get("Authorization") == f"Bearer {KEY}":
+                status, body = 200, json.dumps(INFO).encode()
             self.send_response(status)
             if status in (301, 302):
                 self.send_header("Location", "file:///etc/hostname")
@@ -85,7 +88,9 @@ def test_a_server_of_either_age_is_read(path: str) -> None:
 
 def test_the_servers_own_version_wins() -> None:
     with serving(only("/server_info", INFO)) as url:
-        assert read_url(url, sglang="0.5.12", gpu="h200").sglang == "0.5.9"
+        server = read_url(url, sglang="0.5.12", gpu="h200")
+        assert server.sglang == "0.5.9" and "the server says 0.5.9: taken, though 0.5.12 was given" in server.notes
+        assert not any("taken" in note for note in read_url(url, sglang="v0.5.9", gpu="h200").notes)
     with serving(only("/server_info", {**INFO, "version": None})) as url:
         assert read_url(url, sglang="0.5.12", gpu="h200").sglang == "0.5.12"
         with pytest.raises(InputError) as caught:
@@ -103,15 +108,16 @@ def test_nobody_listening_says_what_to_do() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with pytest.raises(ProbeUnavailable, match=rf"127\.0\.0\.1:{port}.*--log"):
+    with pytest.raises(InputError, match=rf"127\.0\.0\.1:{port}.*--log") as caught:
         read_url(f"http://127.0.0.1:{port}")
+    assert caught.value.field == "url" and caught.value.remedy
 
 
 def test_a_server_that_never_answers_is_given_up_after_the_time_limit() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        with pytest.raises(ProbeUnavailable):
+        with pytest.raises(InputError, match="no server answers"):
             fetch_info(f"http://127.0.0.1:{silent.getsockname()[1]}", 0.2)
 
 
@@ -128,9 +134,26 @@ def test_a_server_that_speaks_no_http_is_named() -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(ProbeUnavailable):
+        with pytest.raises(InputError, match="no server answers.*SSH"):
             fetch_info(f"http://127.0.0.1:{odd.getsockname()[1]}", 2.0)
         thread.join()
+
+
+def test_a_server_with_an_api_key_is_read_with_it_and_says_so_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SGLANG_API_KEY", raising=False)
+    with serving(lambda _: (401, b"{}")) as url:
+        for wrong in (None, "other"):
+            with pytest.raises(InputError, match=r"401.*--api-key.*SGLANG_API_KEY") as caught:
+                read_url(url, gpu="h200", api_key=wrong)
+            assert caught.value.field == "url"
+        assert read_url(url, gpu="h200", api_key=KEY).sglang == "0.5.9"
+        with using_key(KEY):
+            assert read_url(url, gpu="h200").sglang == "0.5.9"
+        monkeypatch.setenv("SGLANG_API_KEY", KEY)
+        assert read_url(url, gpu="h200").sglang == "0.5.9"
+        with pytest.raises(InputError) as caught:
+            read_url(url, api_key="two\r\nHost: lines")
+        assert caught.value.field == "api_key" and "lines" not in str(caught.value)
 
 
 @pytest.mark.parametrize("status", [301, 404, 500, 503])

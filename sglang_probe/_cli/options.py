@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they become: a server's description, one group, facts. Called by _cli_*.py.
+"""Options that several commands share, and what they become: a server's description, one group, facts. Called by the commands.
 
 Invariant: what nobody gave is in the list of assumptions that comes back with the group, and is printed with the answer.
 """
@@ -6,8 +6,10 @@ Invariant: what nobody gave is in the list of assumptions that comes back with t
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +20,24 @@ if TYPE_CHECKING:
     from .._server.hardware import Gpu
 
 
-def add_server_options(parser: argparse.ArgumentParser) -> None:
-    """Where the server is described, and the machine that it runs on."""
-    group = parser.add_argument_group("the server (one of the first three)")
-    group.add_argument("--launch", metavar="LINE", help='its own command line, quoted: "python -m sglang.launch_server ..."')
-    group.add_argument("--log", metavar="FILE", help="its log: the resolved ServerArgs are read, contradictions are told")
-    group.add_argument("--url", help="where it listens: http://127.0.0.1:30000")
+_SOURCES = {
+    "launch": ("LINE", 'its own command line, quoted: "python -m sglang.launch_server ..."'),
+    "log": ("FILE", "its log: the resolved ServerArgs are read, contradictions are told"),
+    "url": ("URL", "where it listens: http://127.0.0.1:30000"),
+}
+
+
+def add_server_options(
+    parser: argparse.ArgumentParser, sources: Iterable[str] = tuple(_SOURCES), revision: bool = True, api_key: bool = False
+) -> None:
+    """Where the server is described, and the machine that it runs on. ``revision``: with ``--sglang``; ``api_key``: with its own."""
+    told = [f"--{name}" for name in sources]
+    group = parser.add_argument_group("the server" + (f" (one of {', '.join(told)})" if len(told) > 1 else ""))
+    for name in sources:
+        metavar, text = _SOURCES[name]
+        group.add_argument(f"--{name}", metavar=metavar, help=text)
+    if api_key:
+        group.add_argument("--api-key", metavar="KEY", help="with --url: the server's own --api-key; by default $SGLANG_API_KEY")
     group.add_argument("--model", help="a preset (Kimi-K2.5, DeepSeek-V3, ...), or a config.json or its folder")
     group.add_argument(
         "--env", action="append", default=[], metavar="NAME=VALUE", help="a variable of the server's environment; repeat it"
@@ -32,7 +46,8 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     machine.add_argument("--gpu", help="h200, b200, rtx-pro-6000, mi300x, ..., or auto to look at this machine")
     machine.add_argument("--link", help="nvlink, pcie or xgmi; by default the GPU's usual one")
     machine.add_argument("--nodes", type=_count, metavar="N", help="nodes that the server spans")
-    parser.add_argument("--sglang", metavar="REVISION", help="0.5.9, 0be30d4, E10, installed, or path/to/checkout@revision")
+    if revision:
+        parser.add_argument("--sglang", metavar="REVISION", help="0.5.9, 0be30d4, E10, installed, or path/to/checkout@revision")
 
 
 def _count(text: str) -> int:
@@ -82,20 +97,42 @@ def read_server(args: argparse.Namespace) -> Server | None:
     from .. import launch
     from ..models import load_model
 
-    keywords = server_arguments(args) | {"gpus": None, "model": load_model(args.model) if args.model else None}
+    keywords = server_arguments(args) | {"gpus": None, "model": None if args.model is None else load_model(args.model)}
     # A revision on disk has the flags of the nearest release; which rules it has is the router's business.
-    keywords["sglang"] = _version(args.sglang) if args.sglang or given[0] == "launch" else None
+    keywords["sglang"] = _version(args.sglang) if args.sglang is not None or given[0] == "launch" else None
+    if given[0] == "url":
+        keywords["api_key"] = getattr(args, "api_key", None)
     readers: dict[str, Callable[..., Server]] = {"launch": launch.read_launch, "log": launch.read_log, "url": launch.read_url}
     return readers[given[0]](getattr(args, given[0]), **keywords)
 
 
 def _version(sglang: str | None) -> str:
-    from .._releases import RELEASES, newest, resolve
+    from .._releases import RELEASES, resolve
 
-    if sglang is None:
-        return newest()
-    release = resolve(sglang)
+    release = resolve(default_revision()[0] if sglang is None else sglang)
     return release.name if release.name in RELEASES else RELEASES[release.index]
+
+
+@contextlib.contextmanager
+def progress(text: str) -> Iterator[Callable[[str], None] | None]:
+    """What is being done, on stderr where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text) as status:
+        yield status.update
+
+
+def default_revision() -> tuple[str, str]:
+    """The revision where none is named, and the sentence that says so: the installed one, as step takes it, else the newest known."""
+    from .._releases import newest, resolve
+
+    try:
+        return "installed", f"SGLang {resolve('installed').name}, which is installed here: no --sglang is given"
+    except InputError:
+        return newest(), f"SGLang {newest()}, the newest that is tabulated: no --sglang is given and none is installed"
 
 
 # ------------------------------------------------------------------------------------------------------------------- one group
@@ -111,7 +148,7 @@ class Asked:
 
 
 def add_group_options(parser: argparse.ArgumentParser) -> None:
-    add_server_options(parser)
+    add_server_options(parser, api_key=True)
     group = parser.add_argument_group("the group")
     group.add_argument("--world-size", type=_count, metavar="N", help="ranks of the group (8)")
     group.add_argument("--group", default="tp", help="which group of the server (tp)")
@@ -123,7 +160,7 @@ def add_group_options(parser: argparse.ArgumentParser) -> None:
 
 def read_group(args: argparse.Namespace) -> Asked:
     """The group that the options describe: a server's, or one that is put together from GPU, link and facts."""
-    facts = _facts(args.fact)
+    facts = facts_of(args.fact)
     server = read_server(args)
     if server is None:
         return _plain_group(args, facts)
@@ -132,14 +169,18 @@ def read_group(args: argparse.Namespace) -> Asked:
     group = server.groups[args.group].with_facts("given", "--fact", **facts)
     if args.world_size is not None:
         group = group.with_facts("given", "--world-size", world_size=args.world_size)
-    return Asked(group, args.sglang or server.sglang, (*_notes(server), *server.assumed))
+    sglang, assumed = args.sglang, server.assumed
+    if sglang is None and args.launch is not None:
+        sglang, said = default_revision()
+        assumed = (*assumed, said)
+    return Asked(group, sglang or server.sglang, (*_notes(server), *assumed))
 
 
 def _notes(server: Server) -> tuple[str, ...]:
     return (*(f"the log says otherwise: {text}" for text in server.contradictions), *server.notes)
 
 
-def _facts(texts: Iterable[str]) -> dict[str, int]:
+def facts_of(texts: Iterable[str]) -> dict[str, int]:
     words = {"true": 1, "yes": 1, "on": 1, "false": 0, "no": 0, "off": 0}
     facts = {}
     for name, value in pairs("fact", texts).items():
@@ -154,11 +195,10 @@ def _facts(texts: Iterable[str]) -> dict[str, int]:
 
 
 def _plain_group(args: argparse.Namespace, facts: dict[str, int]) -> Asked:
-    from .._releases import newest
-
-    for name in ("env", "model"):
-        if getattr(args, name):
-            raise InputError(name, getattr(args, name), "goes with --launch; without a server give facts: --fact NAME=VALUE")
+    for name in ("env", "model", "api_key"):
+        if getattr(args, name, None) not in (None, []):
+            shown, source = ("(not shown)", "--url") if name == "api_key" else (getattr(args, name), "--launch")
+            raise InputError(name, shown, f"goes with {source}; without a server give facts: --fact NAME=VALUE")
     if args.group != "tp":
         raise InputError("group", args.group, "goes with --launch, --log or --url: a group put together from options is tp")
     assumed: list[str] = []
@@ -186,8 +226,8 @@ def _plain_group(args: argparse.Namespace, facts: dict[str, int]) -> Asked:
     group = group.with_facts("given", "--fact", **facts)
     sglang = args.sglang
     if sglang is None:
-        sglang = newest()
-        assumed.append(f"SGLang {sglang}, the newest that is tabulated: no --sglang is given")
+        sglang, said = default_revision()
+        assumed.append(said)
     return Asked(group, sglang, tuple(assumed))
 
 
@@ -200,12 +240,12 @@ def _device(gpu: Gpu) -> int:
 def _machine(args: argparse.Namespace, assumed: list[str]) -> tuple[Gpu, str]:
     from .._server.hardware import DEFAULT_GPU, check_link, find_gpus, gpu_by_name
 
-    link = check_link(args.link) if args.link else None
+    link = None if args.link is None else check_link(args.link)
     if args.gpu == "auto":
         found = find_gpus()
         return found.gpu, link or found.link
-    gpu = gpu_by_name(args.gpu or DEFAULT_GPU)
-    if not args.gpu:
+    gpu = gpu_by_name(DEFAULT_GPU if args.gpu is None else args.gpu)
+    if args.gpu is None:
         assumed.append(f"GPU {gpu.name}: no --gpu is given")
     if link is None:
         assumed.append(f"{gpu.link} links, as {gpu.name} usually has: no --link is given")

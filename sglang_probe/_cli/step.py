@@ -6,14 +6,17 @@ Invariant: with nothing given it reads a server that runs here, or says how to a
 from __future__ import annotations
 
 import argparse
-import contextlib
-import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from .._show.page import Items, Line
 from .._types import InputError
-from .options import add_server_options, count, server_arguments
+from .options import add_server_options, count, progress, server_arguments
+
+if TYPE_CHECKING:
+    from .._step.types import Step
+    from ..launch import Running
 
 _HOW = (
     Line("sglang-probe: no server was named, and none answers on this machine. Ask by one of:"),
@@ -33,7 +36,7 @@ _HOW = (
 def add_parsers(commands: Any) -> None:
     parser = commands.add_parser("step", help="every all-reduce of one verify step: calls, bytes, path, count, why")
     parser.add_argument("--example", action="store_true", help="the motivating case: Kimi-K2.5 on 8 PCIe GPUs, two commits")
-    add_server_options(parser)
+    add_server_options(parser, api_key=True)
     parser.add_argument("--gpus", type=count, metavar="N", help="GPUs in all")
     parser.add_argument("--batch", type=count, default=1, metavar="N", help="requests in the batch (1)")
     parser.add_argument(
@@ -44,30 +47,27 @@ def add_parsers(commands: Any) -> None:
 
 
 def run_step(args: argparse.Namespace) -> int:
+    from .._server.url import using_key
     from .._show.step import step_page
-    from .._step.step import step
     from ..cli import say, show
 
     _check_example(args)
-    if not (args.example or args.launch or args.log or args.url or args.model):
-        args.url = _running_server()
-        if args.url is None:
+    running = None
+    if not args.example and all(getattr(args, name) is None for name in ("launch", "log", "url", "model")):
+        running = _running_server()
+        if running is None:
             say(_HOW)
             return 2
-    with _progress() as tell:
-        keywords = {"sglang": args.sglang} if args.example else server_arguments(args)
-        found = step(
-            args.launch,
-            log=args.log,
-            url=args.url,
-            gpus=args.gpus,
-            batch=args.batch,
-            draft_tokens=args.draft_tokens,
-            context=args.context,
-            example=args.example,
-            progress=tell,
-            **keywords,
-        )
+    with progress("reading") as tell, using_key(args.api_key):
+        keywords = {
+            **({"sglang": args.sglang} if args.example else server_arguments(args)),
+            "gpus": args.gpus,
+            "batch": args.batch,
+            "draft_tokens": args.draft_tokens,
+            "context": args.context,
+            "progress": tell,
+        }
+        found = _ask(args, keywords) if running is None else _ask_running(running, keywords)
         # Inside, because the single changes are routed here and rows of it may take a moment.
         page = () if args.json else step_page(found, args.verbose)
         data = found.to_dict() if args.json else None
@@ -75,30 +75,39 @@ def run_step(args: argparse.Namespace) -> int:
     return 0
 
 
+def _ask(args: argparse.Namespace, keywords: Mapping[str, Any]) -> Step:
+    from .._step.step import step
+
+    return step(args.launch, log=args.log, url=args.url, example=args.example, **keywords)
+
+
+def _ask_running(running: Running, keywords: Mapping[str, Any]) -> Step:
+    """The server that was found here, with its own environment; by its command line while it does not answer."""
+    from .._step.step import step
+
+    keywords = {**keywords, "env": {**running.env, **(keywords["env"] or {})} or None}
+    try:
+        found = step(url=running.url, **keywords)
+        how = f"found here: process {running.pid}, {running.url}"
+    except InputError as error:
+        if error.field != "url":
+            raise
+        found = step(running.launch, **keywords)
+        how = f"found here: process {running.pid}, by its command line, because {running.url} gives no answer ({error.remedy})"
+    return replace(found, notes=(how, *found.notes))
+
+
 def _check_example(args: argparse.Namespace) -> None:
     if not args.example:
         return
     for name in ("launch", "log", "url", "model", "gpu", "link", "nodes", "gpus", "env"):
-        if getattr(args, name):
+        if getattr(args, name) not in (None, []):
             raise InputError(
                 name, getattr(args, name), "the example has its own server and machine: leave it out, or leave --example out"
             )
 
 
-def _running_server() -> str | None:
-    from ..launch import find_server
+def _running_server() -> Running | None:
+    from ..launch import find_running
 
-    url: str | None = find_server()
-    return url
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str], None] | None]:
-    """What is being done, on stderr where that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("reading") as status:
-        yield status.update
+    return find_running()

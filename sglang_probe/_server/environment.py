@@ -1,4 +1,4 @@
-"""Environment variables that change a route, as facts of a group. Called by _groups.py.
+"""Environment variables that change a route, as facts of a group. Called by groups.py and server.py.
 
 VARIABLES is a table: variable, fact, how its text is read, from which release to before which.
 Invariant: a variable that SGLang would refuse is an InputError; one that the release does not read is not a fact.
@@ -6,11 +6,13 @@ Invariant: a variable that SGLang would refuse is an InputError; one that the re
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from .._types import Group, InputError
 from .defaults import FIRST
+from .refused import DEVICES, unreadable_devices
 from .state import State
 
 _TRUE = ("1", "true", "yes", "y", "t", "on")
@@ -93,7 +95,41 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("LOCAL_SIZE", "local_size", _integer),
 )
 # Read elsewhere, or without an effect on a fact; known all the same.
-OTHERS = ("SYNC_TOKEN_IDS_ACROSS_TP", "SGLANG_ENABLE_PCIE_IPC_ALLREDUCE", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+OTHERS = (
+    "SYNC_TOKEN_IDS_ACROSS_TP",
+    "SGLANG_ENABLE_PCIE_IPC_ALLREDUCE",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+    DEVICES,
+)
+# SGLang's own too, of no concern to a route, but spelt nearly as one that is.
+_NEIGHBOURS = frozenset(
+    {
+        "SGLANG_OPT_USE_INKLING_FUSED_AR_SCONV_NORM",
+        "SGLANG_OPT_USE_INKLING_FUSED_AR_SHARED",
+        "SGLANG_SYNC_TOKEN_IDS_ACROSS_TP",
+        "SGLANG_USE_AITER",
+        "SGLANG_USE_AITER_AG",
+    }
+)
+
+
+def environment_notes(state: State) -> list[str]:
+    """Variables that say nothing here: misspelt, or not read by this release."""
+    names = {variable.name for variable in VARIABLES} | set(OTHERS)
+    notes = []
+    if unreadable_devices(state):
+        notes.append(
+            f"{DEVICES} holds no numbers: custom all-reduce of a group within a node fails to set up, SGLang goes on without"
+        )
+    for name in state.env:
+        spans = [(variable.since, variable.until) for variable in VARIABLES if variable.name == name]
+        if spans and not any(state.within(*span) for span in spans):
+            notes.append(f"{name}: not read by SGLang {state.sglang}")
+        elif name not in names and name not in _NEIGHBOURS:
+            near = difflib.get_close_matches(name.upper(), names, n=1, cutoff=0.85)
+            notes += [f"{name}: no variable that changes a route; did you mean {near[0]}?"] if near else []
+    return notes
 
 
 def environment_facts(state: State, group: Group) -> Group:

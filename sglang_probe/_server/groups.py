@@ -13,6 +13,7 @@ from .._facts import DTYPES, check_dtype
 from .._types import Fusion, Group
 from .defaults import FIRST, Changes
 from .environment import environment_facts
+from .refused import unreadable_devices
 from .state import State
 
 
@@ -120,6 +121,8 @@ def _group(state: State, name: str, ranks: range, common: Group, fusion: Fusion)
         **_owned(state, name),
         **_workspace(state, name, fusion),
     )
+    if unreadable_devices(state):
+        group = group.with_facts("given", "CUDA_VISIBLE_DEVICES", device_ids_ok=0)
     return _machine(state, group, nodes)
 
 

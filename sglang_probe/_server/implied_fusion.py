@@ -1,7 +1,8 @@
 """Whether a server fuses all-reduce, residual and norm: the flag, the release's own default, and what the GPU allows. Called by launch.py.
 
-How many calls of which model that takes away is _fusion.py's. Read from server_args.py, arg_groups/overrides.py, layers/communicator.py
-and layers/flashinfer_comm_fusion.py. Invariant: off is always with a reason, and what FlashInfer itself does is assumed.
+How many calls of which model that takes away is _step/fusion.py's. Read from server_args.py, arg_groups/overrides.py,
+layers/communicator.py and layers/flashinfer_comm_fusion.py.
+Invariant: off is always with a reason, and what FlashInfer itself does is assumed.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class _Wish:
 
 def resolve_fusion(state: State) -> Fusion:
     """Fusion as this server runs it."""
+    if state.device != state.gpu.device:
+        return Fusion(False, f"--device {state.device} has no fused all-reduce")
     limits = token_limits(state.sglang)
     wish = _wish(state)
     if wish.backend is None:

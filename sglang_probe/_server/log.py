@@ -1,8 +1,9 @@
 """A server's log: its resolved arguments, and lines that say what became of its communicators. Called by launch.py;
-what the lines mean for a server is _log_effects.py's.
+what the lines mean for a server is log_effects.py's.
 
 Read line by line: a log may have gigabytes. FINDINGS is a table: a pattern, and what it says. To v0.5.18 SGLang prints
-``server_args=ServerArgs(...)``, from v0.5.19 ``server_args={...}``. Invariant: values are read as literals, never evaluated.
+``server_args=ServerArgs(...)``, from v0.5.19 ``server_args={...}``. Invariant: values are read as literals, never evaluated; of a log
+with several starts only the last one's lines count.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .._types import InputError
+from .defaults import FIELDS
 
 _START = re.compile(r"server_args=(ServerArgs\(|\{)")
 _VERSION = re.compile(r"\bsglang(?:==|[ _-]version[ :=]+'?|[ ]+v)(\d+\.\d+\.\d+(?:rc\d+)?(?:\.post\d+)?)\b", re.IGNORECASE)
@@ -42,6 +44,17 @@ class Log:
     version: str | None = None
     lines: list[Line] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    starts: list[Start] = field(default_factory=list)
+    newest_version: str | None = None
+    """The last one that any line named: a server says its version before or after its arguments."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """A line where a server began, and who it was."""
+
+    number: int
+    text: str
 
 
 @dataclass(frozen=True)
@@ -101,8 +114,8 @@ def scan_log(path: pathlib.Path) -> Log:
             for number, text in lines:
                 if not _HINT.search(text):
                     continue
-                if not log.args and (start := _START.search(text)):
-                    log.args = _arguments(_whole(text[start.start(1) :], lines), number, path)
+                if start := _START.search(text):
+                    _begin(log, seen, number, _arguments(_whole(text[start.start(1) :], lines), number, path))
                 _note(log, seen, number, text)
     except OSError as error:
         raise InputError("log", str(path), f"{error.strerror or error}; give a readable log of a server") from None
@@ -116,7 +129,35 @@ def scan_log(path: pathlib.Path) -> Log:
             str(path),
             "holds no server_args=ServerArgs(...), which SGLang prints when it starts: give the log from its start",
         )
+    _note_starts(log)
     return log
+
+
+def _begin(log: Log, seen: set[tuple[str, Any]], number: int, args: dict[str, Any]) -> None:
+    """A server begins: what the log said of the one before it says nothing of this one.
+
+    Another node of the same server is none, nor is the same server that prints its arguments once more on its way up.
+    """
+    same = bool(log.args) and all(log.args.get(name) == args.get(name) for name in ("model_path", *FIELDS))
+    if same and (log.args.get("node_rank") != args.get("node_rank") or not log.lines):
+        return
+    if log.args:
+        log.lines.clear()
+        seen.clear()
+        log.version = log.newest_version
+    log.args = args
+    log.starts.append(Start(number, f"{args.get('model_path', 'no model named')}, tp_size {args['tp_size']}"[:200]))
+
+
+def _note_starts(log: Log) -> None:
+    *before, last = log.starts
+    if before:
+        shown = "; ".join(f"line {start.number}: {start.text}" for start in before[-3:])
+        more = f"; and {len(before) - 3} before them" if len(before) > 3 else ""
+        log.notes.append(
+            f"the log holds {len(before) + 1} starts of a server: answered for the last, line {last.number}: {last.text}"
+            f" (not for {shown}{more})"
+        )
 
 
 def _open(path: pathlib.Path) -> io.TextIOWrapper:
@@ -228,8 +269,9 @@ def _literal(node: ast.expr) -> Any:
 
 
 def _note(log: Log, seen: set[tuple[str, Any]], number: int, text: str) -> None:
-    if log.version is None and (version := _VERSION.search(text)):
-        log.version = version.group(1)
+    if version := _VERSION.search(text):
+        log.newest_version = version.group(1)
+        log.version = log.version or log.newest_version
     for finding in FINDINGS:
         match = finding.pattern.search(text)
         if match is None:

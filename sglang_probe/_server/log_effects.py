@@ -5,17 +5,20 @@ Invariant: a contradiction names its line; a fact that was found replaces what w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import MappingProxyType
 
-from .._types import Group, Server
+from .._decision import Decision
+from .._types import Call, FrozenMap, Group, Server
 from .log import Line, Log
 
 
 def apply_log(server: Server, log: Log) -> Server:
     """The server, corrected by what its log says; what contradicts its arguments is listed with the line."""
+    told = any(line.kind == "registered" and line.value for line in log.lines)
     for line in log.lines:
+        if line.kind == "registered" and not line.value and told:
+            continue  # another group's, or the draft's: some calls did go to custom all-reduce
         server = _EFFECTS[line.kind](server, line)
     return server
 
@@ -30,7 +33,7 @@ def _with_fact(server: Server, line: Line, **facts: int) -> Server:
     groups: dict[str, Group] = {name: found if group is tp else group for name, group in server.groups.items()}
     names = tuple(facts)
     assumed = tuple(text for text in server.assumed if not text.startswith(_SENTENCES.get(names[0], "\0")))
-    return replace(server, groups=MappingProxyType(groups), assumed=assumed)
+    return replace(server, groups=FrozenMap(groups), assumed=assumed)
 
 
 _SENTENCES = {"multicast": "multicast:", "full_nvlink": "links:", "p2p": "peer access:"}
@@ -42,11 +45,37 @@ def _custom(server: Server) -> bool:
 
 
 def _on_registered(server: Server, line: Line) -> Server:
-    if line.value == 0 and _custom(server) and server.decode_graph:
+    if line.value == 0 and _custom(server) and server.decode_graph and _registers(server):
         return _contradict(server, line, "no captured call went to custom all-reduce, though it is not turned off")
     if line.value and not _custom(server):
         return _contradict(server, line, "captured calls went to custom all-reduce, though the arguments turn it off")
     return server
+
+
+_REGISTERING = {"v1": ("one_shot", "two_shot"), "V2": ("one_shot_pull", "two_shot_pull")}
+"""Kernels that read the tensors of a captured graph in place, so that their addresses are registered; those that push copy first."""
+
+
+def _registers(server: Server) -> bool:
+    """Whether any captured call of this server should register an address: so says its own route, batch by batch."""
+    if server.groups["tp"].value("memory_saver_graph"):
+        return False
+    return any(
+        decision.path == "custom" and decision.kernel in _REGISTERING.get(decision.backend[:2], ())
+        for decision in _captured_routes(server)
+    )
+
+
+def _captured_routes(server: Server) -> Iterator[Decision]:
+    from .._route import route
+    from .._step.step import step_of
+
+    if server.model is None:  # its calls are not known: one tensor, as small as a decode step's
+        yield route(Call(16 << 10), server.groups["tp"], context="capture", sglang=server.sglang)
+        return
+    for batch in server.captured_batches or (1,):
+        step = step_of(server, sglang=server.sglang, batch=batch, context="capture")
+        yield from (call.decision for call in step.calls)
 
 
 def _on_custom_failed(server: Server, line: Line) -> Server:

@@ -9,18 +9,19 @@ import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, Literal
 
 from .. import _core
-from .._types import InputError, Model, Server, Setting
+from .._types import FrozenMap, InputError, Model, Server, Setting
 from .defaults import FIELDS, defaults
+from .environment import environment_notes
 from .groups import assumptions, build_groups
 from .hardware import DEFAULT_GPU, Gpu, check_link, find_gpus, gpu_by_name
 from .implied import apply_rules, note_environment
 from .implied_fusion import resolve_fusion
 from .implied_graphs import captured_batches, decode_graph, largest_batch, tokens_of_request
 from .implied_prefill import prefill_graph
+from .refused import check_devices, check_refused
 from .state import State
 
 _LARGEST = {"tp_size": 65536, "pp_size": 65536, "dp_size": 65536, "ep_size": 65536, "nnodes": 65536, "attn_dp_size": 65536}
@@ -79,8 +80,11 @@ def build_server(sglang: str, sources: Sources, machine: Machine) -> Server:
     )
     _check_nodes(state, machine)
     _check_device(state)
+    if not state.resolved:
+        check_refused(state)
     apply_rules(state)
     note_environment(state)
+    state.notes += environment_notes(state)
     _check_shape(state, machine)
     return _assemble(state, sources.source)
 
@@ -104,13 +108,14 @@ def _assemble(state: State, source: str) -> Server:
     return Server(
         sglang=state.sglang,
         source=source,
-        args=MappingProxyType(dict(state.args)),
-        env=MappingProxyType(dict(state.env)),
-        groups=MappingProxyType(groups),
+        args=FrozenMap(dict(state.args)),
+        env=FrozenMap(dict(state.env)),
+        groups=FrozenMap(groups),
         model=state.model,
         decode_graph=captured,
         captured_batches=batches,
         prefill_graph=prefill,
+        prefill_reason=why_prefill,
         fusion=fusion,
         draft_tokens=tokens,
         speculative_steps=state.number("speculative_num_steps", 0) if state.algorithm else 0,
@@ -124,8 +129,8 @@ def _assemble(state: State, source: str) -> Server:
 def _machine(machine: Machine, assumed: list[str]) -> tuple[Gpu, str]:
     if machine.gpu == "auto":
         found = find_gpus()
-        return found.gpu, check_link(machine.link) if machine.link else found.link
-    gpu = gpu_by_name(machine.gpu or DEFAULT_GPU)
+        return found.gpu, found.link if machine.link is None else check_link(machine.link)
+    gpu = gpu_by_name(DEFAULT_GPU if machine.gpu is None else machine.gpu)
     if machine.gpu is None:
         assumed.append(f"GPU: {gpu.name} assumed; --gpu says another, --gpu auto looks")
     if machine.link is None:
@@ -155,6 +160,17 @@ def _model(sources: Sources, assumed: list[str]) -> Model | None:
             f"model: {path} is no preset and not on disk here, so what depends on its architecture is unknown; give its config.json"
         )
         return None
+
+
+def unknown_model(server: Server) -> InputError:
+    """For a question that needs the model's numbers, asked of a server whose model we do not know."""
+    from ..models import presets
+
+    setting = server.args.get("model_path")
+    path = setting.value if setting is not None else None
+    what = "the server names no model" if path is None else "neither a preset nor on disk here"
+    names = ", ".join(model.name for model in presets())
+    return InputError("model", path, f"{what}: give --model with its config.json (or its folder), or with a preset: {names}")
 
 
 def _on_disk(path: str) -> bool:
@@ -232,6 +248,7 @@ def _check_shape(state: State, machine: Machine) -> None:
         raise InputError("--ep-size", state.number("ep_size"), f"does not divide --tp-size {tp}; SGLang refuses it too")
     replicas = 1 if state.attn_dp_size > 1 and not state.within("0.5.22") else state.number("dp_size")
     per_node = -(-tp * state.number("pp_size") * replicas // state.number("nnodes"))
+    check_devices(state, per_node)
     if machine.gpus is None:
         return
     if isinstance(machine.gpus, bool) or not isinstance(machine.gpus, int) or machine.gpus < 1:

@@ -1,4 +1,4 @@
-"""A server on its way from arguments to what they mean. Written by the rules of _implied*.py, read by launch.py.
+"""A server on its way from arguments to what they mean. Written by the rules of implied*.py, read by launch.py.
 
 Invariant: a setting's reason says who set it; what a person gave is only replaced where SGLang replaces it too.
 """

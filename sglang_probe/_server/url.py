@@ -8,13 +8,17 @@ from __future__ import annotations
 import http.client
 import json
 import math
+import os
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from .._types import InputError, ProbeUnavailable
+from .._types import InputError
 
 _PATHS = ("/server_info", "/get_server_info")
 _LARGEST_BYTES = 32 << 20
@@ -29,16 +33,44 @@ class Info:
     source: str
 
 
-def fetch_info(url: str, timeout_s: float = 5.0) -> Info:
-    """Ask a server for its arguments and its version. Raises InputError for a bad URL or answer, ProbeUnavailable where nobody answers."""
+_KEY: ContextVar[str | None] = ContextVar("api_key", default=None)
+
+
+@contextmanager
+def using_key(api_key: str | None) -> Iterator[None]:
+    """Requests inside send this key, where none is given with them."""
+    token = _KEY.set(api_key)
+    try:
+        yield
+    finally:
+        _KEY.reset(token)
+
+
+def _headers(api_key: str | None) -> dict[str, str]:
+    key = api_key or _KEY.get() or os.environ.get("SGLANG_API_KEY")
+    headers = {"Accept": "application/json"}
+    if key and not (key.isascii() and key.isprintable()):
+        raise InputError("api_key", "(not shown)", "holds what no HTTP header may: give the key that the server was started with")
+    return {**headers, "Authorization": f"Bearer {key}"} if key else headers
+
+
+def fetch_info(url: str, timeout_s: float = 5.0, api_key: str | None = None) -> Info:
+    """Ask a server for its arguments and its version. Raises InputError for a bad URL, where nobody answers, and for no server's answer.
+
+    The key is ``api_key``, else the SGLANG_API_KEY of the environment; it goes to this address alone, redirects are not followed.
+    """
     base = _base(url)
     if not isinstance(timeout_s, (int, float)) or not math.isfinite(timeout_s) or timeout_s <= 0:
         raise InputError("timeout_s", timeout_s, "give seconds above 0")
-    missing = ""
+    missing, headers = "", _headers(api_key)
     for path in _PATHS:
         try:
-            return read_info(_get(base + path, timeout_s), base + path)
+            return read_info(_get(base + path, timeout_s, headers), base + path)
         except urllib.error.HTTPError as error:
+            if error.code in (401, 403):
+                raise InputError(
+                    "url", url, f"{path} answers {error.code}: it asks for its API key; give --api-key, or set SGLANG_API_KEY"
+                ) from None
             missing = f"{path} answers {error.code}"
             if error.code not in (404, 405, 410):
                 break
@@ -71,18 +103,18 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _get(address: str, timeout_s: float) -> bytes:
+def _get(address: str, timeout_s: float, headers: dict[str, str]) -> bytes:
     try:
-        request = urllib.request.Request(address, headers={"Accept": "application/json"})
+        request = urllib.request.Request(address, headers=headers)
         opener = urllib.request.build_opener(_NoRedirect())
         with opener.open(request, timeout=timeout_s) as answer:
             content: bytes = answer.read(_LARGEST_BYTES + 1)
     except urllib.error.HTTPError:
         raise
     except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        raise ProbeUnavailable(
-            f"url={address!r}: no server answers ({reason}); start it, correct the address, or give its log with --log"
+        reason = " ".join(str(getattr(error, "reason", error)).split())
+        raise InputError(
+            "url", address, f"no server answers ({reason}); start it, correct the address, or give its log with --log"
         ) from None
     except ValueError as error:
         raise InputError("url", address, f"{error}; give an address such as http://127.0.0.1:30000") from None
