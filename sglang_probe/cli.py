@@ -1,6 +1,7 @@
-"""The command `sglang-probe`: its parser, and the one place where errors become messages and exit statuses. Commands are in _cli_*.py.
+"""The command `sglang-probe`: its parser, and the one place where errors become messages and exit statuses. Commands are in _cli/.
 
-Exit status: 0 answered; 1 something of ours or of this machine failed, or conform found differences; 2 bad input; 130 interrupted.
+Exit status: 0 answered; 1 something of ours or of this machine failed, conform found differences, or what
+``--assert-unreachable`` or ``--exit-code`` asked about is so; 2 bad input; 130 interrupted.
 Invariant: after an error nothing stands on stdout; on stderr stands one message that names the field, the value and the remedy.
 """
 
@@ -10,12 +11,13 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from . import __version__
-from ._show.page import Page, to_text
+from ._show.page import Page, printable, to_text
 from ._types import InputError, ProbeError
 
 _EPILOG = """examples:
@@ -24,7 +26,14 @@ _EPILOG = """examples:
   sglang-probe step --log server.log
   sglang-probe route --bytes 42KiB --gpu h200 --world-size 8 --context capture --sglang 0.5.9
   sglang-probe bands --gpu h200 --context capture --sglang 0.5.16
+  sglang-probe reach piecewise_pynccl --sglang 0.5.9..0.5.23 --no-piecewise
+  sglang-probe diff bba2fc4 0be30d4
   sglang-probe conform 0.5.9"""
+
+
+_KEYWORD = re.compile(
+    r"\b(sglang|model|gpu|gpus|link|nodes|context|batch|draft_tokens|launch|log|url|api_key)=(['\"]?)([^'\"\s]+)\2"
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -39,7 +48,10 @@ class Parser(argparse.ArgumentParser):
 
 def build_parser() -> Parser:
     from ._cli import conform as _cli_conform
+    from ._cli import diff as _cli_diff
     from ._cli import dispatch as _cli_dispatch
+    from ._cli import history as _cli_history
+    from ._cli import reach as _cli_reach
     from ._cli import releases as _cli_releases
     from ._cli import route as _cli_route
     from ._cli import step as _cli_step
@@ -47,7 +59,7 @@ def build_parser() -> Parser:
     parser = Parser(prog="sglang-probe", description="Which path does an all-reduce of SGLang take, and why?", epilog=_EPILOG)
     parser.add_argument("--version", action="version", version=f"sglang-probe {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command", parser_class=Parser)
-    for module in (_cli_step, _cli_route, _cli_dispatch, _cli_conform, _cli_releases):
+    for module in (_cli_step, _cli_route, _cli_dispatch, _cli_reach, _cli_diff, _cli_history, _cli_conform, _cli_releases):
         module.add_parsers(commands)
     for command in commands.choices.values():
         command.add_argument("--json", action="store_true", help="print only JSON")
@@ -81,20 +93,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # argparse: --help, --version, bad options
         return stop.code if isinstance(stop.code, int) else 2
     except InputError as error:
-        return _fail(2, str(error))
+        return _fail(2, f"{error.field}={error.value!r}: {_as_options(error.remedy)}")
     except ProbeError as error:
         return _fail(1, str(error))
     except KeyboardInterrupt:
         return _fail(130, "interrupted")
     except BrokenPipeError:
-        # Nobody reads any more. The interpreter's own flush at exit must not complain about it either.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
         return 141
+    except OSError as error:  # what is ours to read was read and refused above: this is where the answer goes (a full disk)
+        _drop_stdout()
+        return _fail(1, f"the answer could not be written: {error.strerror or error}; make room, or write it elsewhere")
+
+
+def _drop_stdout() -> None:
+    """Nobody can read any more. The interpreter's own flush at exit must not complain about it either."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _as_options(remedy: str) -> str:
+    """A remedy as it is typed here: ``--sglang 0.5.9`` for ``sglang='0.5.9'``."""
+    return _KEYWORD.sub(lambda found: f"--{found[1].replace('_', '-')} {found[3]}", remedy)
 
 
 def _fail(status: int, message: str) -> int:
-    sys.stderr.write(f"sglang-probe: {message}\n")
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"sglang-probe: {printable(message)}\n")
     return status
 
 

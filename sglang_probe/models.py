@@ -1,6 +1,7 @@
 """What of a model decides its all-reduces: presets, and any Hugging Face config.json on disk. Called by step and the launch reader.
 
-Invariant: a number that the file does not hold is an error that names the key; nothing is guessed from a model's name but a preset.
+Invariant: a number that all-reduces need and the file does not hold is an error that names the key; nothing is guessed from a
+model's name but a preset.
 """
 
 from __future__ import annotations
@@ -11,10 +12,9 @@ import os
 import pathlib
 import re
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
-from ._types import InputError, Model
+from ._types import FrozenMap, InputError, Model
 
 _SOURCE = "config.json of "
 _PRESETS: tuple[Model, ...] = (
@@ -127,13 +127,13 @@ def model_from_config(config: Mapping[str, Any], source: str) -> Model:
         arch=arch[0],
         layers=layers,
         hidden=_positive(text, _HIDDEN, "hidden", source),
-        vocab=_positive(text, _VOCAB, "vocab", source),
+        vocab=_vocabulary(text, config, source),
         dtype=_dtype(text, config, source),
         dense_layers=_dense_layers(text, layers, experts, source),
         experts=experts,
         experts_per_token=_count(text, _TOP_K, "experts", source) if experts else 0,
         source=source,
-        config=MappingProxyType(dict(text)),
+        config=FrozenMap(dict(text)),
     )
 
 
@@ -157,6 +157,12 @@ def _positive(part: Mapping[str, Any], keys: tuple[str, ...], what: str, source:
             keys[0], None, f"{source} has no {keys[0]} (nor {', '.join(keys[1:])}): add it, or give another config.json"
         )
     return _integer(part[key], key, 1, _LARGEST[what], source)
+
+
+def _vocabulary(text: Mapping[str, Any], config: Mapping[str, Any], source: str) -> int:
+    """Size of the vocabulary; 0 where the file does not say it, because no all-reduce depends on it."""
+    part = next((part for part in (text, config) if any(part.get(key) is not None for key in _VOCAB)), None)
+    return 0 if part is None else _positive(part, _VOCAB, "vocab", source)
 
 
 def _count(part: Mapping[str, Any], keys: tuple[str, ...], what: str, source: str) -> int:

@@ -123,7 +123,20 @@ def test_the_folder_of_a_model_is_as_good_as_its_file_and_wins_over_a_name(tmp_p
     assert models.load_model(str(folder)).layers == 4
 
 
-@pytest.mark.parametrize("key", ["architectures", "num_hidden_layers", "hidden_size", "vocab_size"])
+def test_a_config_without_a_vocabulary_is_counted_since_no_all_reduce_depends_on_it(tmp_path: pathlib.Path) -> None:
+    text = {key: value for key, value in KIMI["text_config"].items() if key != "vocab_size"}  # type: ignore[attr-defined]
+    assert models.load_model(write(tmp_path, {**KIMI, "text_config": text})).vocab == 0
+    assert models.load_model(write(tmp_path, {**KIMI, "text_config": text, "vocab_size": 163840})).vocab == 163840
+    assert plan_calls(models.load_model(write(tmp_path, {**KIMI, "text_config": text})), serve(), 1, "0.5.9").count == 123
+
+
+@pytest.mark.parametrize("value", ["many", -1, 0, True, 1.5, [], {}])
+def test_a_vocabulary_that_is_no_number_is_refused(tmp_path: pathlib.Path, value: object) -> None:
+    with pytest.raises(InputError, match="vocab_size"):
+        models.load_model(write(tmp_path, {**LLAMA, "vocab_size": value}))
+
+
+@pytest.mark.parametrize("key", ["architectures", "num_hidden_layers", "hidden_size"])
 @pytest.mark.parametrize("value", [None, "many", -1, 0, True, 1.5, [], {}])
 def test_a_config_with_a_missing_or_foreign_value_is_refused_by_that_key(tmp_path: pathlib.Path, key: str, value: object) -> None:
     config: dict[str, object] = {**LLAMA, key: value}
@@ -169,7 +182,7 @@ def test_any_json_is_either_a_whole_model_or_an_input_error(config: dict[str, An
     except InputError as error:
         assert error.remedy
         return
-    assert model.layers >= 1 and model.hidden >= 1 and model.vocab >= 1 and 0 <= model.dense_layers <= model.layers
+    assert model.layers >= 1 and model.hidden >= 1 and model.vocab >= 0 and 0 <= model.dense_layers <= model.layers
     assert plan_calls(model, serve(model=model), 3, "0.5.9").count == 2 * model.layers + 1
 
 

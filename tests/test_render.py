@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from sglang_probe import Call, Decision, Group, InputError, Path
+from sglang_probe import Call, Decision, Group, InputError, Path, cli
 from sglang_probe._bands import bands
 from sglang_probe._route import dispatch, route
 from sglang_probe._show import page as _page
@@ -43,6 +45,9 @@ CALL = Call(43008, tokens=3, hidden=7168)
         (1572864, "1.5 MiB"),
         (8388592, "8 MiB - 16 B"),
         (16777216, "16 MiB"),
+        (33600 << 10, "32.8125 MiB"),
+        (1124 << 10, "1 MiB + 100 KiB"),
+        ((33601 << 10) + 5, "32 MiB + 833 KiB + 5 B"),
         (2**63 - 16, "8 EiB - 16 B"),
     ],
 )
@@ -106,9 +111,35 @@ def test_html_fixes_no_colour_so_that_it_reads_on_dark_and_light_pages(name: str
 
 
 def test_html_escapes_what_a_launch_line_or_a_log_may_hold() -> None:
-    page = [_page.Line("<b>x</b>", "warn"), _page.Items("<i>", ("<u>",)), _page.Table("t<", ("a<",), (("<td>",),))]
+    page: _page.Page = [_page.Line("<b>x</b>", "warn"), _page.Items("<i>", ("<u>",)), _page.Table("t<", ("a<",), (("<td>",),))]
     html = _page.to_html(page)
     assert not re.search(r"<(b|i|u)>", html) and "<td>" not in html.replace('<td style="', "")
+
+
+def test_a_logs_escape_sequences_are_told_and_not_obeyed() -> None:
+    page: _page.Page = [
+        _page.Line("\x1b[31mred\x07", "warn"),
+        _page.Items("a\rb", ("\x9b2J",)),
+        _page.Table("t", ("c",), (("\u202ex\ny",),)),
+    ]
+    console = Console(file=io.StringIO(), width=90, force_terminal=True, color_system=None, highlight=False)
+    _page.print_rich(page, console)
+    assert isinstance(console.file, io.StringIO)
+    for shown in (_page.to_text(page), _page.to_html(page), console.file.getvalue()):
+        assert "\\x1b[31mred\\x07" in shown and "\\x9b2J" in shown and "\\u202ex\\ny" in shown
+        assert not set(shown) & set("\x07\x9b\r\u202e") and "\x1b[31m" not in shown
+
+
+@pytest.mark.parametrize("width", [30, 45, 60, 80])
+def test_a_narrow_terminal_breaks_names_behind_an_underscore_and_drops_nothing(width: int) -> None:
+    page = PAGES["bands"]
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None, highlight=False)
+    _page.print_rich(page, console)
+    assert isinstance(console.file, io.StringIO)
+    terminal = re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue())
+    assert sorted(re.sub(r"\s", "", terminal)) == sorted(re.sub(r"\s", "", _page.to_text(page)))
+    if width >= 60:
+        assert "two_shot_multicast" in terminal and "pynccl_in_place" in terminal
 
 
 def test_a_notebook_shows_every_result_by_itself() -> None:
@@ -196,3 +227,24 @@ def test_what_only_one_revision_asks_is_named(monkeypatch: pytest.MonkeyPatch) -
     assert "only 0be30d4 asks for piecewise_pynccl: it does not fire in any case shown" in render.step_text(found)
     piecewise = step(example=True, context="piecewise_replay")
     assert "only 0be30d4 asks for piecewise_pynccl: it fires here" in render.step_text(piecewise)
+
+
+# ------------------------------------------------------------------------------------------------------------------ the way out
+
+
+def test_a_full_disk_is_a_message_and_no_traceback() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "sglang_probe", "releases"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [done.stderr.strip()] and "could not be written: No space left" in done.stderr
+
+
+def test_a_remedy_is_spelt_as_it_is_typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise InputError("sglang", None, "\x1b[2Jgive it, for example sglang='0.5.9' or draft_tokens=4")
+
+    monkeypatch.setattr("sglang_probe._step.step.step", refuse)
+    assert cli.main(["step", "--example"]) == 2
+    assert (
+        capsys.readouterr().err == "sglang-probe: sglang=None: \\x1b[2Jgive it, for example --sglang 0.5.9 or --draft-tokens 4\n"
+    )

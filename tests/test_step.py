@@ -211,6 +211,169 @@ def test_a_call_that_raises_or_is_not_reduced_is_said_to() -> None:
     assert lost.paths == {"raises": 65} and any("SGLang raises AssertionError" in note for note in lost.notes)
 
 
+# What a release does with a batch
+
+PCIE = {"gpu": "rtx-pro-6000", "link": "pcie"}
+COMPILED = "compiled_capture"
+OVERSIZE = f"{EAGLE3} --max-running-requests 400 --cuda-graph-max-bs 64"
+LLAMA_70B = "meta-llama/Meta-Llama-3-70B"
+
+
+@pytest.mark.parametrize("commit", ["0be30d4", "0.5.9"])
+def test_a_verify_without_decode_graphs_enters_the_piecewise_graph_that_this_commit_was_made_for(commit: str) -> None:
+    flags = EAGLE3.replace("steps 3", "steps 2").replace("tokens 4", "tokens 3") + " --disable-cuda-graph"
+    answer = serve("moonshotai/Kimi-K2.5", flags, "--enable-piecewise-cuda-graph", sglang=commit, **PCIE)
+    assert (answer.context, answer.paths) == ("piecewise_capture", {"pynccl_out_of_place": 123})
+    assert {item.decision.rule for item in answer.calls} == {"piecewise_pynccl"}
+    assert (answer.tokens, answer.nbytes, answer.padded_batch) == (4, 4 * 14336, 1)
+    assert any("3 tokens padded to 4" in note and "by reading" in note for note in answer.notes)
+    assert {str(part.decision.path) for part in answer.cycle if part.decision} == {"torch_distributed"}, "the draft runs eagerly"
+    without = serve("moonshotai/Kimi-K2.5", flags, sglang=commit, **PCIE)
+    assert (without.context, without.paths, without.tokens) == ("eager", {"torch_distributed": 123}, 3)
+
+
+@pytest.mark.parametrize(
+    ("sglang", "flag", "context", "path"),
+    [
+        ("0.5.3.post2", "--enable-piecewise-cuda-graph", "piecewise_capture", "pynccl_in_place"),
+        ("0.5.5", "--enable-piecewise-cuda-graph", "piecewise_capture", "torch_distributed"),  # split: run at each replay
+        ("0.5.6", "--enable-piecewise-cuda-graph", "piecewise_capture", "pynccl_in_place"),  # captured
+        ("0.5.7", "--enable-piecewise-cuda-graph", "piecewise_capture", "torch_distributed"),
+        ("0.5.9", "--enable-piecewise-cuda-graph", "piecewise_capture", "pynccl_out_of_place"),
+        ("0.5.10", "--enforce-piecewise-cuda-graph", "piecewise_capture", "pynccl_out_of_place"),
+        ("0.5.10", "", "eager", "torch_distributed"),  # speculation keeps it from starting
+        ("0.5.11", "--enforce-piecewise-cuda-graph", "eager", "torch_distributed"),  # can_run refuses a verify
+        ("0.5.13", "", "eager", "torch_distributed"),
+    ],
+)
+def test_a_verify_beyond_the_decode_graphs_goes_where_its_release_sends_it(
+    sglang: str, flag: str, context: str, path: str
+) -> None:
+    answer = serve(LLAMA_70B, OVERSIZE, flag, sglang=sglang, batch=100, **PCIE)
+    assert (answer.context, answer.paths) == (context, {path: 161})
+    assert answer.tokens == (416 if context == "piecewise_capture" else 400)
+
+
+def test_what_the_piecewise_graph_does_not_hold_runs_eagerly_and_says_so() -> None:
+    flags = f"{OVERSIZE} --enable-piecewise-cuda-graph"
+    for more in ("--piecewise-cuda-graph-max-tokens 256", "--chunked-prefill-size 256"):
+        answer = serve(LLAMA_70B, flags, more, sglang="0.5.9", batch=100)
+        assert answer.context == "eager" and any("largest piecewise graph (256)" in note for note in answer.notes)
+    decode = run(
+        f"sglang serve --model-path {LLAMA_70B} --tp 8 --disable-cuda-graph --enable-piecewise-cuda-graph", sglang="0.5.9", **H200
+    )
+    assert decode.context == "eager", "a decode step is no extend"
+    assert serve("deepseek-ai/DeepSeek-V3", flags, sglang="0.5.4", batch=100).context == "eager", (
+        "its layers were not known there"
+    )
+
+
+def test_the_embedding_of_a_multimodal_model_is_not_in_the_piecewise_graph() -> None:
+    flags = f"{OVERSIZE} --enable-piecewise-cuda-graph --enable-mscclpp"
+    answer = serve("moonshotai/Kimi-K2.5", flags, sglang="0.5.9", batch=100, **PCIE)
+    conditions = {item.call.site: item.decision.gates["mscclpp"].stops for item in answer.calls}
+    assert conditions["embedding"] != conditions["attention output"]
+
+
+def test_an_amd_server_runs_eager_verifies_under_the_piecewise_flag() -> None:
+    flags = f"{OVERSIZE} --disable-custom-all-reduce --cuda-graph-backend-prefill"
+    amd = {"gpu": "mi300x", "link": "xgmi", "batch": 100}
+    assert serve(LLAMA_70B, flags, "tc_piecewise", sglang="0.5.14", **amd).context == "piecewise_replay"
+    assert serve(LLAMA_70B, flags, "disabled", sglang="0.5.14", **amd).context == "eager"
+
+
+@pytest.mark.parametrize(
+    ("flags", "sglang", "path"),
+    [
+        ("--disable-custom-all-reduce --enable-torch-compile", "0.5.16", "pynccl_out_of_place"),  # auto_pynccl
+        ("--enable-symm-mem --enable-torch-compile", "0.5.16", "custom"),  # the bypass is skipped under Dynamo
+        ("--enable-symm-mem", "0.5.16", "pynccl_in_place"),
+        ("--disable-custom-all-reduce --enable-torch-compile", "0.5.15", "pynccl_in_place"),
+    ],
+)
+def test_torch_compile_routes_as_dynamo_traces(flags: str, sglang: str, path: str) -> None:
+    answer = serve(LLAMA_70B, flags, sglang=sglang)
+    assert answer.paths == {path: 161}
+    assert answer.context == (COMPILED if "compile" in flags else "capture")
+
+
+def test_torch_compile_ends_at_its_largest_batch() -> None:
+    flags = "--disable-custom-all-reduce --enable-torch-compile --torch-compile-max-bs 8"
+    at, beyond = (serve(LLAMA_70B, flags, sglang="0.5.16", batch=batch) for batch in (8, 9))
+    assert (at.context, at.paths) == (COMPILED, {"pynccl_out_of_place": 161})
+    assert (beyond.context, beyond.paths) == ("capture", {"pynccl_in_place": 161})
+    assert any("without torch.compile" in note for note in beyond.notes)
+    assert serve(LLAMA_70B, flags, sglang="0.5.16", context="replay").context == COMPILED
+    plain = serve(LLAMA_70B, flags, sglang="0.5.16", context="capture")
+    assert plain.context == "capture" and any(COMPILED in note for note in plain.notes)
+
+
+@pytest.mark.parametrize(
+    ("model", "sglang", "paths"),
+    [
+        (LLAMA_70B, "0.5.4", {"pynccl_in_place": 161}),
+        (LLAMA_70B, "0.4.10.post2", {"pynccl_in_place": 161}),
+        (LLAMA_70B, "0.4.10", {"custom": 161}),  # no such flag yet
+        ("moonshotai/Kimi-K2-Instruct", "0.5.4", {"pynccl_in_place": 123}),
+        ("deepseek-ai/DeepSeek-V3", "0.4.10.post2", {"pynccl_in_place": 123}),
+        ("deepseek-ai/DeepSeek-V3", "0.5.4", {"pynccl_in_place": 65, "custom": 58}),  # shared experts are fused: no tagged sum
+        ("deepseek-ai/DeepSeek-V3 --disable-shared-experts-fusion", "0.5.4", {"pynccl_in_place": 123}),
+        ("Qwen/Qwen3-235B-A22B", "0.4.10.post2", {"pynccl_in_place": 189}),
+        ("Qwen/Qwen3-235B-A22B", "0.5.1", {"pynccl_in_place": 95, "custom": 94}),  # a slice carries no tag
+        ("deepseek-ai/DeepSeek-V3", "0.5.4.post3", {"pynccl_in_place": 123}),  # the flag alone decides
+    ],
+)
+def test_symmetric_memory_takes_the_calls_whose_tensors_that_release_tags(model: str, sglang: str, paths: dict[str, int]) -> None:
+    answer = serve(model, "--enable-symm-mem", sglang=sglang)
+    assert answer.paths == paths
+    assert any("are not tagged" in note for note in answer.notes) == (len(paths) > 1)
+
+
+def test_symmetric_memory_is_offered_where_tags_decide() -> None:
+    from sglang_probe._step.changes import earlier_by_one_change
+
+    answer = serve(LLAMA_70B, sglang="0.5.4")
+    item, group = answer.calls[0], Group.make(world_size=8)
+    found = map(str, earlier_by_one_change(item.decision, item.call, group, context="capture", sglang="0.5.4"))
+    assert "with --enable-symm-mem: pynccl_in_place" in found
+
+
+# What is assumed, and what is told first
+
+
+def test_a_model_alone_says_that_nobody_named_a_server_or_its_gpus() -> None:
+    answer = run(model="Llama-3-8B", sglang="0.5.9", gpu="h200")
+    assert "model alone" in answer.source and any(text.startswith("8 GPUs") for text in answer.assumed)
+    assert not any("8 GPUs" in text for text in run(model="Llama-3-8B", sglang="0.5.9", gpu="h200", gpus=8).assumed)
+
+
+def test_an_unknown_architecture_is_told_above_the_answer(tmp_path: pathlib.Path) -> None:
+    from sglang_probe._show.render import step_text
+
+    config = {"architectures": ["BertModel"], "num_hidden_layers": 3, "hidden_size": 64, "vocab_size": 1000}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    first = step_text(run(model=tmp_path, sglang="0.5.9", **H200)).splitlines()[0]
+    assert first.startswith("! unknown architecture BertModel: counted as 2 L + 1, assumed")
+
+
+def test_pipeline_stages_count_among_the_gpus() -> None:
+    from sglang_probe._show.render import step_text
+
+    answer = run(f"sglang serve --model-path {LLAMA_70B} --tp 4 --pp-size 2", sglang="0.5.9", gpu="h100")
+    assert answer.world_size == 4 and "on 8 GPUs (2 pipeline stages of 4)" in step_text(answer)
+
+
+def test_a_model_without_a_vocabulary_leaves_the_bytes_of_its_logits_unknown(tmp_path: pathlib.Path) -> None:
+    from sglang_probe._show.render import step_text
+
+    (tmp_path / "config.json").write_text(
+        json.dumps({"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 3, "hidden_size": 64})
+    )
+    answer = run(model=tmp_path, sglang="0.5.9", **H200)
+    assert answer.paths == {"custom": 7} and parts(answer)["target logits"][3] == 0
+    assert "bytes unknown: its config.json has no vocab_size" in step_text(answer)
+
+
 # Parallelism that is not counted
 
 
@@ -297,6 +460,14 @@ def test_sampled_tokens_are_broadcast_from_v0_5_11_on() -> None:
         ({"model": "no such model"}, "model"),
         ({"launch": "python -m sglang.launch_server --model-path unknown/model --tp 8", "sglang": "0.5.9"}, "model"),
         ({"launch": "python -m sglang.launch_server --model-path x --tp 8", "log": "server.log"}, "log"),
+        ({"log": 5}, "log"),
+        ({"launch": 5}, "launch"),
+        ({"url": b"http://127.0.0.1"}, "url"),
+        ({"example": True, "context": 5}, "context"),
+        ({"model": "Llama-3-8B", "gpu": 5}, "gpu"),
+        ({"model": "Llama-3-8B", "env": {"NCCL_DEBUG": 1}}, "env"),
+        ({"model": "Llama-3-8B", "env": "NCCL_DEBUG=1"}, "env"),
+        ({"model": "Llama-3-8B", "group": 8}, "group"),
     ],
 )
 def test_bad_input_names_the_field_and_the_remedy(kwargs: dict[str, Any], field: str) -> None:

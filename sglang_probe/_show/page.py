@@ -1,16 +1,18 @@
 """A page: what a result shows, as blocks, apart from how: plain text, a terminal (rich) or HTML. Written by render, printed by the CLI.
 
-Invariant: the three ways show the same words in the same order; a terminal may wrap and dim them, never drop one.
+Invariant: the three ways show the same words in the same order; a terminal may wrap and dim them, never drop one. What could steer
+a terminal (a log's escape sequences) is shown as text.
 """
 
 from __future__ import annotations
 
 import html
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TextIO
 
 if TYPE_CHECKING:
@@ -58,12 +60,35 @@ def items(title: str, texts: Iterable[str], tone: Tone = "plain") -> list[Block]
     return [Items(title, found, tone)] if found else []
 
 
+_STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """The text with every control character (escape sequences, line breaks, changes of direction) spelt out: ``\\x1b[31m``."""
+    return _STEERING.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def _shown(page: Page) -> list[Block]:
+    """The page as it may be printed."""
+    blocks: list[Block] = []
+    for block in page:
+        if isinstance(block, Line):
+            blocks.append(replace(block, text=printable(block.text)))
+        elif isinstance(block, Items):
+            blocks.append(replace(block, title=printable(block.title), items=tuple(map(printable, block.items))))
+        else:
+            rows = tuple(tuple(map(printable, row)) for row in block.rows)
+            blocks.append(replace(block, title=printable(block.title), rows=rows))
+    return blocks
+
+
 # ------------------------------------------------------------------------------------------------------------------- plain text
 
 
 def to_text(page: Page, width: int | None = None) -> str:
     """Plain text. Without a width nothing is wrapped, so that a pipe's lines are whole."""
     parts: list[str] = []
+    page = _shown(page)
     for i, block in enumerate(page):
         if i and not (isinstance(block, Line) and isinstance(page[i - 1], Line)):
             parts.append("")
@@ -111,7 +136,7 @@ _CELL = "padding:.15em .9em .15em 0;vertical-align:top;background:transparent"
 
 def to_html(page: Page) -> str:
     """HTML for a notebook: no colour of text or page is fixed, so it reads in dark and light themes."""
-    return '<div style="line-height:1.45">' + "".join(_html_block(block) for block in page) + "</div>"
+    return '<div style="line-height:1.45">' + "".join(_html_block(block) for block in _shown(page)) + "</div>"
 
 
 def _html_block(block: Block) -> str:
@@ -156,14 +181,15 @@ def print_page(page: Page, stream: TextIO | None = None) -> None:
 
 def print_rich(page: Page, console: Console) -> None:
     """To a console of rich."""
+    page = _shown(page)
     for i, block in enumerate(page):
         if i and not (isinstance(block, Line) and isinstance(page[i - 1], Line)):
             console.print()
-        for part in _rich_parts(block):
+        for part in _rich_parts(block, console.width):
             console.print(part)
 
 
-def _rich_parts(block: Block) -> list[RenderableType]:
+def _rich_parts(block: Block, width: int) -> list[RenderableType]:
     from rich.padding import Padding
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -177,14 +203,52 @@ def _rich_parts(block: Block) -> list[RenderableType]:
             grid.add_row(Text("  -", style=style), Text(item, style=style))
         return [*([Text(block.title, style="bold yellow" if block.tone == "warn" else "bold")] if block.title else []), grid]
     table = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in block.columns:
+    widths = _column_widths(block, width - _INDENT - _GAP * (len(block.columns) - 1))
+    for name, column in zip(block.columns, widths, strict=True):
         table.add_column(
-            Text(name),
+            Text("\n".join(_folded(name, column))),
             justify="right" if name in block.right else "left",
             style="bold" if name == block.strong else "",
-            no_wrap=name in block.right or name == block.strong,
-            overflow="fold",
+            width=column,
+            no_wrap=True,
         )
     for row in block.rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return [*([Text(block.title, style="bold")] if block.title else []), Padding(table, (0, 0, 0, 2))]
+        table.add_row(*(Text("\n".join(_folded(cell, column))) for cell, column in zip(row, widths, strict=True)))
+    return [*([Text(block.title, style="bold")] if block.title else []), Padding(table, (0, 0, 0, _INDENT))]
+
+
+_INDENT, _GAP = 2, 2
+_WORD = re.compile(r"\S+")
+_PART = re.compile(r"[^\s_]+_*|_+")
+_ANY = re.compile(r"\S")
+
+
+def _column_widths(table: Table, room: int) -> list[int]:
+    """Widths that fit: columns give way down to their longest word (numbers last), then to the
+    longest part of a name (``two_shot_``), then beyond."""
+    columns = [[name, *(row[i] for row in table.rows)] for i, name in enumerate(table.columns)]
+    widths = [max(1, *(len(cell) for cell in column)) for column in columns]
+    for pattern, numbers in ((_WORD, False), (_WORD, True), (_PART, True), (_ANY, True)):
+        least = [max((len(word) for cell in column for word in pattern.findall(cell)), default=1) for column in columns]
+        loose = [i for i, name in enumerate(table.columns) if numbers or name not in table.right]
+        while sum(widths) > room:
+            i = max((i for i in loose if widths[i] > least[i]), key=lambda i: widths[i], default=None)
+            if i is None:
+                break
+            widths[i] -= 1
+    return widths
+
+
+def _folded(cell: str, width: int) -> list[str]:
+    """A cell in lines of at most so many characters, broken between words, else behind an underscore, else anywhere."""
+    if len(cell) <= width:
+        return [cell]
+    lines = [""]
+    for piece in re.findall(r"\s*(?:[^\s_]+_*|_+)", cell):
+        part = piece.strip()
+        if len(lines[-1]) + len(piece) <= width and lines[-1]:
+            lines[-1] += piece
+            continue
+        pieces = [part[i : i + width] for i in range(0, len(part), width)]
+        lines = (lines if lines[-1] else lines[:-1]) + pieces
+    return lines

@@ -14,12 +14,13 @@ from .._types import InputError
 _UNITS = (("EiB", 1 << 60), ("PiB", 1 << 50), ("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _BYTES = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30} | dict(_UNITS)
 _TERM = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)")
+_DECIMALS = 10_000
 _NEAR = 256
 """Bytes from a whole unit within which a size is told as that unit and a difference: the boundaries that people look for."""
 
 
 def human_bytes(nbytes: int) -> str:
-    """Exact and short: ``42 KiB``, ``256 KiB + 16 B``, ``8 MiB - 16 B``, ``798 B``."""
+    """Exact and short: ``42 KiB``, ``256 KiB + 16 B``, ``8 MiB - 16 B``, ``32.8125 MiB``, ``1 MiB + 100 KiB``, ``798 B``."""
     if nbytes < 1 << 10:
         return f"{nbytes} B"
     for unit, size in _UNITS:
@@ -29,11 +30,13 @@ def human_bytes(nbytes: int) -> str:
         rest = nbytes - near * size
         if rest == 0:
             return f"{near} {unit}"
-        if nbytes >= size and nbytes * 1000 % size == 0:
-            thousandths = nbytes * 1000 // size
-            return f"{thousandths // 1000}.{thousandths % 1000:03}".rstrip("0") + f" {unit}"
-        if near and abs(rest) <= _NEAR:
+        if nbytes >= size and nbytes * _DECIMALS % size == 0:
+            whole, part = divmod(nbytes * _DECIMALS // size, _DECIMALS)
+            return f"{whole}.{part:04}".rstrip("0") + f" {unit}"
+        if abs(rest) <= _NEAR:
             return f"{near} {unit} {'+' if rest > 0 else '-'} {abs(rest)} B"
+        if nbytes >= size and size > 1 << 10:
+            return f"{nbytes // size} {unit} + {human_bytes(nbytes % size)}"
     return f"{nbytes >> 10} KiB + {nbytes & 1023} B"
 
 

@@ -16,7 +16,8 @@ from .page import Block, Line, Page, Table, items
 from .render import CHANGES_TITLE, NOT_CONFORMED_TITLE, answer, blockers, changes, consequences, evidence, why
 from .sizes import both_bytes, human_bytes
 
-_NOT_MODELLED = "not modelled"
+_LOUD = ("not modelled", "unknown architecture")
+"""Notes that stand above the answer begin so."""
 
 
 def step_page(step: Step, verbose: bool = False) -> Page:
@@ -24,14 +25,14 @@ def step_page(step: Step, verbose: bool = False) -> Page:
     server = step.server
     contradictions = server.contradictions if server else ()
     page: list[Block] = [Line(f"the log says otherwise: {text}", "warn") for text in contradictions]
-    page += [Line(note, "warn") for note in _all_notes(step) if note.startswith(_NOT_MODELLED)]
+    page += [Line(note, "warn") for note in _all_notes(step) if note.startswith(_LOUD)]
     page += _comparison(step) if step.alternatives else _single(step)
     page += _reasons(step, verbose)
     if verbose or not step.alternatives:
         page += _calls(step)
         page += _fused(step)
         page += _cycle(step)
-    notes = [n for n in _all_notes(step) if n not in contradictions and not n.startswith(_NOT_MODELLED)]
+    notes = [n for n in _all_notes(step) if n not in contradictions and not n.startswith(_LOUD)]
     page += items("Notes", notes)
     page += items("Assumed", _all_assumed(step), "dim")
     page += items(NOT_CONFORMED_TITLE, _not_conformed(step), "dim")
@@ -79,7 +80,16 @@ def _paths(step: Step) -> str:
 def _shape(step: Step) -> str:
     kind = f"verify step of {step.draft_tokens} draft tokens" if step.draft_tokens > 1 else "decode step"
     padded = f" padded to {step.padded_batch}" if step.padded_batch != step.batch else ""
-    return f"{step.model} on {step.world_size} GPUs, {kind}, batch {step.batch}{padded}"
+    return f"{step.model} on {_gpus(step)}, {kind}, batch {step.batch}{padded}"
+
+
+def _gpus(step: Step) -> str:
+    """All GPUs of one replica: the tensor-parallel group, times the pipeline's stages."""
+    found = step.server.args.get("pp_size") if step.server else None
+    stages = found.value if found is not None and isinstance(found.value, int) else 1
+    if stages <= 1:
+        return f"{step.world_size} GPUs"
+    return f"{step.world_size * stages} GPUs ({stages} pipeline stages of {step.world_size})"
 
 
 def _single(step: Step) -> list[Block]:
@@ -257,7 +267,7 @@ def _cycle(step: Step) -> list[Block]:
             part.collective,
             str(part.count),
             str(part.tokens),
-            human_bytes(part.nbytes),
+            human_bytes(part.nbytes) if part.nbytes else "unknown",
             "" if part.decision is None else str(part.decision.path),
             part.note,
         )

@@ -107,6 +107,11 @@ def is_deepseek_family(model: Model) -> bool:
     return row is not None and row.deepseek
 
 
+def is_multimodal(model: Model) -> bool:
+    """Its embedding is made outside of the language model, which is all that a piecewise graph holds."""
+    return model.arch.endswith("ForConditionalGeneration")
+
+
 def dtype_of(model: Model, server: Server) -> str:
     """The dtype that activations have: the server's --dtype, else the model's; SGLang turns fp32 into fp16 by itself."""
     given = {"bfloat16": "bf16", "half": "fp16", "float16": "fp16", "float": "fp32", "float32": "fp32"}.get(

@@ -14,6 +14,8 @@ from .._facts import check_dtype, fact_value
 from .._releases import Release, resolve
 from .._route import context_bits, route
 from .._types import Call, Group, InputError, Path
+from .calls import MOE
+from .tags import reads_tags
 
 # (fact, value, what a person would do or have). The order is that of printing.
 _CHANGES: tuple[tuple[str, int, str], ...] = (
@@ -64,7 +66,7 @@ def earlier_by_one_change(
     """Single changes of a fact, of the context or of the call that bring another path by a rule that is asked earlier."""
     release = resolve(sglang)
     found: dict[str, Change] = {}
-    for what, other_call, other_group, other_context in _variants(call, group, context):
+    for what, other_call, other_group, other_context in _variants(call, group, context, release):
         try:
             other = route(other_call, other_group, context=other_context, sglang=release)
         except InputError:  # a fact that contradicts another one of this group
@@ -75,9 +77,14 @@ def earlier_by_one_change(
     return tuple(found.values())
 
 
-def _variants(call: Call, group: Group, context: str | Iterable[str]) -> Iterator[tuple[str, Call, Group, str | Iterable[str]]]:
+def _variants(
+    call: Call, group: Group, context: str | Iterable[str], release: Release
+) -> Iterator[tuple[str, Call, Group, str | Iterable[str]]]:
     if context_bits(context) == 0:
         yield "captured into a CUDA graph instead of eager", call, group, "capture"
+    if reads_tags(release.name) and not call.registered and not call.site.startswith(MOE):
+        where = "" if call.site else ", for a tensor that SGLang tags (embedding, attention and MLP outputs)"
+        yield f"with --enable-symm-mem{where}", replace(call, registered=True), group, context
     for fact, value, what in _CHANGES:
         if fact_value(group, fact) != value:
             yield what, call, group.with_facts("given", "", **{fact: value}), context

@@ -16,6 +16,7 @@ from .._versions import at_least
 from ..models import load_model
 from .calls import dtype_of, is_deepseek_family, setting
 from .fusion import token_limits
+from .tags import tags_experts, tags_outputs
 
 _DRAFTED = frozenset({"EAGLE", "EAGLE3", "NEXTN", "STANDALONE"})
 _DRAFTLESS = frozenset({"NGRAM", "LOOKAHEAD"})
@@ -53,10 +54,17 @@ class _Head:
     vocab: int
     fuses: bool
     assumed: tuple[str, ...] = ()
+    experts: bool = False
+    """Its layer is one of the target's own kind, with experts."""
+    tagged: bool = False
+    """Its outputs are tagged as symmetric memory."""
 
 
-def plan_cycle(model: Model, server: Server, batch: int, width: int, sglang: str, *, captured: bool) -> Cycle:
-    """The traffic of a cycle beside the target's own all-reduces; ``batch`` is padded, ``width`` is the draft tokens of a request."""
+def plan_cycle(model: Model, server: Server, batch: int, width: int, sglang: str, *, context: str) -> Cycle:
+    """The traffic of a cycle beside the target's own all-reduces; ``batch`` is padded, ``width`` is the draft tokens of a request.
+
+    ``context`` is that of the draft's passes.
+    """
     if server.groups["tp"].world_size == 1:
         return Cycle(())
     server, tokens = replace(server, draft_tokens=width), batch * width
@@ -69,9 +77,11 @@ def plan_cycle(model: Model, server: Server, batch: int, width: int, sglang: str
         text = () if algorithm in _DRAFTLESS else (f"not modelled: the draft passes of {algorithm}",)
         return Cycle((*logits, *_decisions(server, batch, sglang)), text)
     head = _head(model, server, algorithm)
-    parts = [*_passes(head, server, batch, dtype, sglang), *_extend(head, server, batch, dtype, sglang, captured)]
+    if tags_outputs(server, sglang):
+        head = replace(head, tagged=not head.experts or tags_experts(model, server, sglang))
+    parts = [*_passes(head, server, batch, dtype, sglang), *_extend(head, server, batch, dtype, sglang, context == "capture")]
     parts += [*logits, *_decisions(server, batch, sglang)]
-    assumed = (*head.assumed, "the draft's passes are routed in the same context as the step")
+    assumed = (*head.assumed, f"the draft's passes are routed in the context {context}")
     return Cycle(tuple(part for part in parts if part.count > 0), _notes(server, sglang), assumed)
 
 
@@ -108,11 +118,13 @@ def _forward(
         # One layer is the last one too: its attention is fused, its MLP is not.
         calls -= 1
         note = "; ".join(filter(None, (note, "its attention output is fused and not counted")))
-    call = Call(nbytes, dtype, site=name, tokens=tokens, hidden=head.hidden, count=calls * passes)
+    call = Call(nbytes, dtype, site=name, tokens=tokens, hidden=head.hidden, count=calls * passes, registered=head.tagged)
     return [Traffic(name, "all_reduce", "tp", calls * passes, tokens, nbytes, call, note)]
 
 
 def _logits(name: str, vocab: int, tokens: int, count: int, server: Server, dtype: str) -> Traffic:
+    if not vocab:
+        return Traffic(name, "all_gather", "tp", count, tokens, 0, note="bytes unknown: its config.json has no vocab_size")
     element = 4 if setting(server, "enable_fp32_lm_head", default=False) else DTYPE_BYTES[dtype]
     padded = -(-vocab // _VOCABULARY_PAD) * _VOCABULARY_PAD
     return Traffic(name, "all_gather", "tp", count, tokens, tokens * padded * element)
@@ -141,7 +153,7 @@ def _head(model: Model, server: Server, algorithm: str) -> _Head:
     target = setting(server, "model_path", "model")
     if algorithm != "EAGLE3" and (path is None or path == target) and is_deepseek_family(model):
         # Multi-token prediction: one layer of the target's own kind, with the target's embedding and head.
-        return _Head(1, model.hidden, model.vocab, server.fusion.enabled and server.fusion.backend != "aiter")
+        return _Head(1, model.hidden, model.vocab, server.fusion.enabled and server.fusion.backend != "aiter", experts=True)
     known = _draft_config(path)
     if known is not None:
         vocab = known.config.get("draft_vocab_size")

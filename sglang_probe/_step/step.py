@@ -1,12 +1,13 @@
 """step: every all-reduce of one verify step, from a launch line, a log, a URL or a model to its path. Called by people and by `step`.
 
-    launch / log / URL -> Server, Model -> _calls -> _fusion -> route (each distinct call once) -> Step, with _cycle beside it
+    launch / log / URL -> Server, Model -> context -> calls, tags -> fusion -> route (each distinct call once) -> Step, with cycle beside it
 
 Invariant: nothing is decided here; what was assumed on the way, by whom ever, is in ``Step.assumed``.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -15,14 +16,16 @@ from typing import Any
 
 from .._facts import DTYPE_BYTES
 from .._releases import RELEASES, Release, newest, resolve
-from .._route import context_bits
+from .._server.server import unknown_model
 from .._types import Group, InputError, Model, Server
 from ..models import load_model
-from .calls import Plan, dtype_of, plan_calls
+from .calls import Plan, dtype_of, is_multimodal, plan_calls
+from .context import find_context
 from .cycle import Traffic, plan_cycle
 from .fusion import fuse_calls
 from .notes import assumed_facts, call_notes, fusion_elsewhere, may_fuse_elsewhere, model_notes
 from .route import StepRouter
+from .tags import tag_calls
 from .types import CyclePart, Step, StepCall
 
 __all__ = ["EXAMPLE_COMMITS", "CyclePart", "Step", "StepCall", "step"]
@@ -37,6 +40,8 @@ _EXAMPLE_LAUNCH = (
     "python -m sglang.launch_server --model-path moonshotai/Kimi-K2.5 --tp 8 --trust-remote-code --speculative-algorithm EAGLE3 "
     "--speculative-num-steps 2 --speculative-eagle-topk 1 --speculative-num-draft-tokens 3"
 )
+_PLAIN_GPUS = 8
+"""Of one node, where a model alone is asked about."""
 _GPU_OF_ARCH = {80: "a100", 86: "a10", 89: "l40s", 90: "h100", 100: "b200", 103: "b300", 120: "rtx-pro-6000", 942: "mi300x"}
 
 
@@ -63,14 +68,18 @@ def step(
 
     From one of: ``launch`` (the server's own command line), ``log`` (a file that holds its resolved ServerArgs), ``url`` (a running
     server), or ``model`` alone (plain tensor parallelism over ``gpus`` GPUs). ``group`` gives or overrides facts of the TP group.
-    ``batch`` counts requests; a captured batch is padded up to the next captured size. ``context`` is by default ``capture`` where
-    the server captures a graph for this batch, else ``eager``. ``example`` is the motivating case: Kimi-K2.5 with EAGLE-3 on eight
-    PCIe cards, at two commits, as reported (eager) and as a stock server runs it (captured).
+    ``batch`` counts requests; a captured batch is padded up to the next captured size. ``context`` is by default what the server
+    does with this batch: ``capture`` (with the bit ``compiling`` under torch.compile) where its decode graphs hold it,
+    ``piecewise_capture`` where the release lets a verify into the piecewise graph, else ``eager``. ``example`` is the motivating
+    case: Kimi-K2.5 with EAGLE-3 on eight PCIe cards, at two commits, as reported (eager) and as a stock server runs it (captured).
 
     Raises InputError that names the argument, its value and the remedy.
     """
     report = progress or (lambda _text: None)
     _check_counts(batch, draft_tokens)
+    _check_texts({"launch": launch, "url": url, "gpu": gpu, "link": link, "context": context}, log, env)
+    if group is not None and not isinstance(group, Group):
+        raise InputError("group", group, "give a Group, for example Group.make(world_size=8)")
     if example:
         return _example(context, sglang, batch, draft_tokens, report)
     known = None if model is None else load_model(model)
@@ -112,6 +121,17 @@ def _check_counts(batch: int, draft_tokens: int | None) -> None:
             raise InputError(name, value, f"give a whole number from 1 to {most:,}")
 
 
+def _check_texts(texts: Mapping[str, object], log: object, env: object) -> None:
+    for name, value in texts.items():
+        if value is not None and not isinstance(value, str):
+            raise InputError(name, value, "give a text")
+    if log is not None and not isinstance(log, (str, os.PathLike)):
+        raise InputError("log", log, "give the path of a log file")
+    pairs = env.items() if isinstance(env, Mapping) else () if env is None else [(env, None)]
+    if not all(isinstance(name, str) and isinstance(value, str) for name, value in pairs):
+        raise InputError("env", env, "give a mapping of variables to their values, both texts")
+
+
 def _revision(sglang: str | Release | None) -> tuple[Release, tuple[str, ...]]:
     """The release to answer for; where none is named, the installed one, else the newest known."""
     if sglang is not None:
@@ -149,10 +169,14 @@ def _read(source: _Source, sglang: str | Release | None) -> _Found:
     else:
         release, assumed = _revision(sglang)
         line = source.launch if source.launch is not None else _plain_line(source)
+        if source.launch is None:
+            assumed += _plain_assumed(source)
         hardware = _hardware(source)
         if hardware["gpu"] != source.hardware["gpu"]:
             assumed += (f"GPU: {hardware['gpu']} stands for the architecture of the group that was given",)
         server = read_launch(line, sglang=_version(release), **hardware, model=source.model)
+        if source.launch is None:
+            server = replace(server, source="the model alone: plain tensor parallelism, all else by default")
     if source.group is not None:
         tp = server.groups["tp"]
         server = replace(server, groups={**server.groups, "tp": replace(tp, facts={**tp.facts, **source.group.facts})})
@@ -163,11 +187,22 @@ def _plain_line(source: _Source) -> str:
     """A launch line for a model alone: plain tensor parallelism, everything else at its default."""
     if source.model is None:
         raise InputError("launch", None, "give a launch line, a log, a URL or a model, or ask for the example")
-    group = source.group
-    world = (source.hardware["gpus"] or 8) * (source.hardware["nodes"] or 1)
-    if group is not None and "world_size" in group.facts:
-        world = group.world_size
+    world = _plain_world(source)
     return shlex.join(["python", "-m", "sglang.launch_server", "--model-path", source.model.name, "--tp", str(world)])
+
+
+def _plain_world(source: _Source) -> int:
+    if source.group is not None and "world_size" in source.group.facts:
+        return source.group.world_size
+    return (source.hardware["gpus"] or _PLAIN_GPUS) * (source.hardware["nodes"] or 1)
+
+
+def _plain_assumed(source: _Source) -> tuple[str, ...]:
+    if source.hardware["gpus"] is not None or (source.group is not None and "world_size" in source.group.facts):
+        return ()
+    return (
+        f"{_PLAIN_GPUS} GPUs a node, all of them one tensor-parallel group: no launch line, log or number of GPUs says another",
+    )
 
 
 def _hardware(source: _Source) -> dict[str, Any]:
@@ -182,42 +217,28 @@ def _hardware(source: _Source) -> dict[str, Any]:
     return hardware
 
 
-def _context(server: Server, context: str | None, batch: int) -> tuple[str, int, tuple[str, ...]]:
-    """The context, the batch padded as a captured graph pads it, and notes about both."""
-    fits = next((size for size in sorted(server.captured_batches) if size >= batch), None)
-    captured = server.decode_graph and (fits is not None or not server.captured_batches)
-    notes: tuple[str, ...] = ()
-    if context is None:
-        if captured:
-            return "capture", fits or batch, notes
-        why = f"no graph is captured for {batch} requests" if server.decode_graph else "the server captures no graph"
-        return "eager", batch, (f"eager: {why}",)
-    if context != "replay":
-        context_bits(context)  # refuses what is none
-    if context not in ("capture", "replay", "warmup"):
-        return context, batch, ()
-    if context == "replay":
-        notes += ("a replay runs no dispatch: it repeats the routes of the capture",)
-    if not captured:
-        notes += (f"this server would run a batch of {batch} eagerly: no graph is captured for it",)
-    return "capture" if context == "replay" else context, fits or batch, notes
+def step_of(server: Server, *, sglang: str | Release, batch: int = 1, context: str | None = None) -> Step:
+    """The same from a server that was already read."""
+    _check_counts(batch, None)
+    return _step(_Source(None, None, None, None, None, {}), _Found(server, resolve(sglang), None), batch, None, context)
 
 
 def _step(source: _Source, found: _Found, batch: int, draft_tokens: int | None, context: str | None) -> Step:
     server, release, version = found.server, found.release, _version(found.release)
     model = server.model
     if model is None:
-        raise InputError("model", None, "the server's model is not known here: name a preset, or give its config.json")
-    name, padded, notes = _context(server, context, batch)
+        raise unknown_model(server)
     width = draft_tokens or server.draft_tokens
-    tokens = padded * width
-    plan = plan_calls(model, server, tokens, version)
-    parted = fuse_calls(plan.calls, model, server, version)
-    router = StepRouter(server.groups, release, name)
+    how = find_context(server, model, context, batch, width, version)
+    plan = plan_calls(model, server, how.tokens, version)
+    planned, untagged = tag_calls(plan.calls, model, server, version)
+    parted = fuse_calls(planned, model, server, version)
+    router = StepRouter(server.groups, release, how.name, replayed=how.replayed, multimodal=is_multimodal(model))
     lost = tuple(call for call in parted.left if call.group not in router.groups)
     calls = tuple(StepCall(call, router(call)) for call in parted.left if call not in lost)
-    cycle = plan_cycle(model, server, padded, width, version, captured=name == "capture")
-    notes += _own_notes(server, width, release, version)
+    cycle = plan_cycle(model, server, how.batch, width, version, context=how.draft)
+    draft = StepRouter(server.groups, release, how.draft)
+    notes = (*how.notes, *router.notes, *untagged, *_own_notes(server, width, release, version))
     notes += tuple(f"not modelled: {c.count} calls over {c.group} ({c.site}): nothing is known of that group" for c in lost)
     notes += _elsewhere(source, found, plan, version)
     return Step(
@@ -227,18 +248,20 @@ def _step(source: _Source, found: _Found, batch: int, draft_tokens: int | None, 
         source=server.source,
         world_size=server.groups["tp"].world_size,
         batch=batch,
-        padded_batch=padded,
+        padded_batch=how.batch,
         draft_tokens=width,
-        tokens=tokens,
-        nbytes=tokens * model.hidden * DTYPE_BYTES[dtype_of(model, server)],
-        context=name,
+        tokens=how.tokens,
+        nbytes=how.tokens * model.hidden * DTYPE_BYTES[dtype_of(model, server)],
+        context=how.name,
         all_reduces=plan.count,
         fused=parted.count,
         calls=calls,
         fused_calls=parted.taken,
-        cycle=tuple(_cycle_part(part, router) for part in cycle.parts),
+        cycle=tuple(_cycle_part(part, draft) for part in cycle.parts),
         not_modelled=plan.unmodelled + sum(call.count for call in lost),
-        assumed=_unique(found.assumed, server.assumed, plan.assumed, parted.assumed, assumed_facts(calls), cycle.assumed),
+        assumed=_unique(
+            found.assumed, server.assumed, how.assumed, plan.assumed, parted.assumed, assumed_facts(calls), cycle.assumed
+        ),
         notes=_unique(
             plan.notes, server.contradictions, notes, model_notes(model, server, version), parted.notes, call_notes(calls),
             cycle.notes, server.notes,
