@@ -63,8 +63,23 @@ def test_a_release_is_fetched_once_and_only_its_sources_are_kept(cache: Path, mo
 
 @pytest.mark.network
 def test_an_unknown_version_names_the_nearest(cache: Path) -> None:
-    with pytest.raises(InputError, match=r"sglang='0\.5\.999'.*nearest is 0\.5\.9"):
+    with pytest.raises(InputError, match=r"sglang='0\.5\.999'.*nearest is 0\.5\.2\d"):
         _fetch.fetch("0.5.999")
+
+
+@pytest.mark.parametrize(
+    ("version", "near"),
+    [("9.9.9", "0.5.23"), ("0.5.999", "0.5.23"), ("0.5.9.post3", "0.5.9"), ("0.5.10", "0.5.9"), ("0.0.1", "0.4.1.post7")],
+)
+def test_the_nearest_version_is_the_last_older_one_and_not_the_one_of_similar_letters(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, version: str, near: str
+) -> None:
+    said = {"3.11": "0.4.1.post7, 0.5.9, 0.5.19", "3.10": "0.4.1.post7, 0.5.9, 0.5.19, 0.5.23"}
+    monkeypatch.setattr(
+        _fetch, "_pip", lambda _version, target, _scratch: (False, f"ERROR: none (from versions: {said.get(target, 'none')})")
+    )
+    with pytest.raises(InputError, match=rf"nearest is {near.replace('.', '[.]')}$"):
+        _fetch.fetch(version)
 
 
 def test_an_index_that_does_not_answer_is_an_error_with_a_remedy(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

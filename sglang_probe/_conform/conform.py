@@ -116,6 +116,8 @@ def conform(sglang_or_path: str, *, progress: Callable[[str], None] | None = Non
 
     Raises InputError for what is none of these, ProbeUnavailable where the index cannot be reached.
     """
+    if not isinstance(sglang_or_path, str):
+        raise InputError("sglang", sglang_or_path, 'give a release, a checkout, "installed" or "all"')
     text = sglang_or_path.strip()
     if text == "all":
         return _conform_all(progress)

@@ -16,7 +16,7 @@ from .._source.lift import LiftError, Tree
 from .custom_lab import AITER, V1, V2, Lab
 from .custom_stand_ins import Bytes
 from .gate import CALL_FACTS, DEVICES, FACTS, MIB, around
-from .types import Result
+from .types import Grouping, Result
 
 Facts = Mapping[str, int]
 DTYPES = tuple(name for name, _ in _core.DTYPES)
@@ -32,7 +32,6 @@ CONTEXTS: tuple[tuple[str, ...], ...] = (
 LAYOUTS = ((True, True), (True, False), (False, True), (False, False))  # contiguous; the rest of its storage
 ARCHS = (90, 100, 103, 107, 120)
 _CONTEXTS = tuple(row[0] for row in _core.CONTEXTS)
-_SHOWN = 40  # differences kept in full
 
 NOT_CONFORMED = (
     "custom: which kernel v1 runs for a size, and which types it takes (C++ of another package)",
@@ -64,37 +63,30 @@ def compare_custom(tree: Tree, release_name: str) -> Result:
     result = Result("custom", not_conformed=list(NOT_CONFORMED))
     release = [row[0] for row in _core.releases()].index(release_name)
     lab = Lab(tree)
-    dropped = 0
+    group = Grouping(result, FACTS)
     for facts in _setups(tree.exists(V2), "is_musa" in tree.source(V1)):
-        for what, theirs, ours in _compare_setup(lab, release, facts):
-            result.compared += 1
-            if theirs == ours:
-                continue
-            if len(result.differences) < _SHOWN:
-                result.differences.append(f"{what}: SGLang {theirs!r}, here {ours!r}")
-            else:
-                dropped += 1
-    if dropped:
-        result.differences.append(f"and {dropped} more")
+        for point, what, theirs, ours in _compare_setup(lab, release, facts):
+            group.check(what, facts, point, theirs, ours)
+    group.close()
     return result
 
 
-Check = tuple[str, object, object]
+Point = Mapping[str, object]
+Check = tuple[Point, str, object, object]
 
 
 def _compare_setup(lab: Lab, release: int, facts: Facts) -> Iterator[Check]:
     communicator = lab.build(facts)
     first = _ask(release, facts, Bytes(16, "bf16", True, True), ())
-    named = " ".join(f"{k}={v}" for k, v in facts.items()) or "defaults"
     if communicator is None or communicator == AITER:
-        yield f"{named}: class", AITER if communicator else "absent", first.backend if communicator else first.state
+        yield {}, "class", AITER if communicator else "absent", first.backend if communicator else first.state
         return
     if communicator.disabled:
-        yield f"{named}: class", _class(lab.backend(communicator)), _class(first.backend)
+        yield {}, "class", _class(lab.backend(communicator)), _class(first.backend)
     else:
-        yield f"{named}: backend", lab.backend(communicator), first.backend
+        yield {}, "backend", lab.backend(communicator), first.backend
     for context in CONTEXTS:
-        yield from _compare_context(lab, release, facts, communicator, context, f"{named} [{' '.join(context) or 'eager'}]")
+        yield from _compare_context(lab, release, facts, communicator, context)
 
 
 def _class(backend: str) -> str:
@@ -102,67 +94,64 @@ def _class(backend: str) -> str:
     return backend.partition("-")[0]
 
 
-def _compare_context(
-    lab: Lab, release: int, facts: Facts, communicator: Any, context: tuple[str, ...], what: str
-) -> Iterator[Check]:
+def _compare_context(lab: Lab, release: int, facts: Facts, communicator: Any, context: tuple[str, ...]) -> Iterator[Check]:
     tensors = list(_tensors(communicator))
+    name = {"context": "+".join(context) or "eager"}
     try:
         with lab.around(communicator, context):
             for tensor, weak in tensors:
-                yield from _compare_tensor(lab, release, facts, communicator, context, tensor, weak, what)
+                layout = "contiguous" if tensor.is_contiguous() else "weak" if weak else "strided"
+                point = {**name, "nbytes": tensor.numel(), "dtype": tensor.dtype.name, "layout": layout}
+                yield from _compare_tensor(lab, release, facts, communicator, context, tensor, weak, point)
             if not communicator.disabled:
                 small = _ask(release, facts, Bytes(16, "bf16", True, True), context)
                 for size in (small.limit, small.limit + 16) if small.limit and small.state == "accepts" else ():
-                    yield (
-                        f"{what}: {size} fits",
-                        bool(communicator.should_custom_ar(Bytes(size, "bf16", True, True))),
-                        size == small.limit,
-                    )
+                    fits = bool(communicator.should_custom_ar(Bytes(size, "bf16", True, True)))
+                    yield {**name, "nbytes": size}, "fits", fits, size == small.limit
     except AttributeError as error:  # capture() of a half-built object: nothing can be asked inside
         ours = _ask(release, facts, tensors[0][0], context)
-        yield f"{what}: entering it ({error})", ("raises", "AttributeError"), (ours.state, ours.exception)
+        yield name, f"entering it ({error})", ("raises", "AttributeError"), (ours.state, ours.exception)
 
 
 def _compare_tensor(
-    lab: Lab, release: int, facts: Facts, communicator: Any, context: tuple[str, ...], tensor: Bytes, weak: bool, what: str
+    lab: Lab, release: int, facts: Facts, communicator: Any, context: tuple[str, ...], tensor: Bytes, weak: bool, point: Point
 ) -> Iterator[Check]:
     contiguous, dtype = tensor.is_contiguous(), tensor.dtype.name
     ours = _ask(release, facts, tensor, context, contiguous=int(contiguous), weak_contiguous=int(weak))
-    what = f"{what} {tensor.numel()} B {dtype}{'' if contiguous else ' weak' if weak else ' strided'}"
     if communicator.disabled:
-        yield f"{what}: state", "disabled", ours.state
+        yield point, "state", "disabled", ours.state
         return
     if not communicator.should_custom_ar(tensor):
-        yield f"{what}: state", "declines", ours.state
+        yield point, "state", "declines", ours.state
         return
     # An eager question of V2 may already build the kernel, which for these types nothing here can try.
     built = ours.state == "raises" and dtype not in COMPILED
-    yield f"{what}: state", "accepts", "accepts" if built else ours.state
+    yield point, "state", "accepts", "accepts" if built else ours.state
     lab.world.log.clear()
     try:
         out = communicator.custom_all_reduce(tensor)
     except LiftError:
         raise
     except Exception as error:
-        yield f"{what}: running", type(error).__name__, ours.exception
+        yield point, "running", type(error).__name__, ours.exception
         return
     refused = ours.exception == "RuntimeError" and (dtype not in COMPILED or not contiguous)
-    yield f"{what}: running", "", "" if refused else ours.exception
-    yield from _compare_run(ours, lab, out is not tensor, what)
+    yield point, "running", "", "" if refused else ours.exception
+    yield from _compare_run(ours, lab, out is not tensor, point)
 
 
-def _compare_run(ours: Ours, lab: Lab, new: bool, what: str) -> Iterator[Check]:
+def _compare_run(ours: Ours, lab: Lab, new: bool, point: Point) -> Iterator[Check]:
     log = lab.world.log
-    yield f"{what}: reduces", bool(log), ours.reduces
+    yield point, "reduces", bool(log), ours.reduces
     if ours.backend != "V2":
-        yield f"{what}: new tensor", new, ours.returns_new
-        yield f"{what}: dry", not log, ours.kernel == "dry"
+        yield point, "new tensor", new, ours.returns_new
+        yield point, "dry", not log, ours.kernel == "dry"
         return
     algo, graph, multicast = log[-1]
-    yield f"{what}: kernel", "two_shot_multicast" if multicast else algo, ours.kernel
+    yield point, "kernel", "two_shot_multicast" if multicast else algo, ours.kernel
     # Where the kernels write, as their C++ has it, of what Python hands them.
     in_place = algo == "two_shot_pull" and graph if lab.rewritten else not (algo == "one_shot_pull" and graph)
-    yield f"{what}: new tensor", not in_place, ours.returns_new
+    yield point, "new tensor", not in_place, ours.returns_new
 
 
 def _tensors(communicator: Any) -> Iterator[tuple[Bytes, bool]]:

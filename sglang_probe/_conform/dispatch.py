@@ -1,4 +1,4 @@
-"""SGLang's own dispatch, run over every combination of its conditions. Called by conform.py and _derived.py.
+"""SGLang's own dispatch, run over every combination of its conditions. Called by conform.py and derived.py.
 
 `GroupCoordinator.all_reduce` and the methods that it calls are lifted out of a tree and run on one coordinator whose communicators
 are recording stand-ins; what they record is read into an `Outcome`. Stand-ins exist once per state, so a walk only sets fields.

@@ -1,4 +1,4 @@
-"""Which known release a tree's gates equal, by hashes of their code. Called by _derived.py and conform.py.
+"""Which known release a tree's gates equal, by hashes of their code. Called by derived.py and conform.py.
 
 `fingerprints.json` holds the hashes of every known release: gate -> [[hash, first release, last release], ...]. A new release is
 added by ``python -m sglang_probe._conform.fingerprints 0.5.24``; conform checks the file against each package that it reads.

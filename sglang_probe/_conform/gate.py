@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from .. import _core
 from .._source.lift import LiftError
-from .types import Result
+from .types import Grouping, Result
 
 COMMUNICATORS = "srt/distributed/device_communicators/"
 DTYPES = tuple(name for name, _ in _core.DTYPES)
@@ -120,21 +120,25 @@ def predicate_state(disabled: bool, ask: Callable[[], Any]) -> str:
 
 def compare(result: Result, gate: Gate, cases: Iterable[Case], theirs: Callable[[Case], Theirs]) -> None:
     """Every case against SGLang's code: state, exception, kernel, whether running raises, whether the result is new."""
+    group = Grouping(result, FACTS)
     for case in cases:
         seen = observe(lambda case=case: theirs(case))  # type: ignore[misc]
         ours = gate.ask(case)
-        what = f"{result.name} {case}"
-        result.check(
-            f"{what}: state",
+        point = {"nbytes": case.nbytes, "dtype": case.dtype, "context": "+".join(case.context) or "eager", **case.call}
+        group.check(
+            "state",
+            case.facts,
+            point,
             (seen.state, seen.exception if seen.state == "raises" else ""),
             (ours.state, ours.exception if ours.state == "raises" else ""),
         )
         if seen.kernel is not None and seen.state == "accepts":
-            result.check(f"{what}: kernel", seen.kernel, ours.kernel)
+            group.check("kernel", case.facts, point, seen.kernel, ours.kernel)
         if seen.run is not None:
-            result.check(f"{what}: running", seen.run, ours.exception)
+            group.check("running", case.facts, point, seen.run, ours.exception)
         if seen.returns_new is not None:
-            result.check(f"{what}: returns a new tensor", seen.returns_new, ours.returns_new)
+            group.check("returns a new tensor", case.facts, point, seen.returns_new, ours.returns_new)
+    group.close()
 
 
 def around(*sizes: int, step: int = 16) -> list[int]:

@@ -49,6 +49,88 @@ def merge(name: str, results: Iterable[Result]) -> Result:
     return total
 
 
+_TEXTS, _VALUES = 6, 4  # kinds of difference that one line tells, and values that it lists
+_Row = tuple[Mapping[str, object], Mapping[str, object], str]
+"""Set-up, point, what differs."""
+
+
+class Grouping:
+    """Differences of many cases of a gate, told once for each cause: the fact that the differing cases share, then what differs.
+
+    A case is a set-up (facts) and a point in it (size, dtype, context). The fact that is named is the one whose cases differ most often,
+    then the one that covers most of them; sizes and contexts come behind it.
+    """
+
+    def __init__(self, result: Result, defaults: Mapping[str, object]) -> None:
+        self._result, self._defaults = result, defaults
+        self._setups: set[tuple[tuple[str, object], ...]] = set()
+        self._points: dict[str, set[object]] = {}
+        self._rows: list[_Row] = []
+
+    def check(self, kind: str, setup: Mapping[str, object], point: Mapping[str, object], theirs: object, ours: object) -> None:
+        """Compare one answer and keep the difference, if there is one."""
+        self._result.compared += 1
+        self._setups.add(tuple(setup.items()))
+        for name, value in point.items():
+            self._points.setdefault(name, set()).add(value)
+        if theirs != ours:
+            self._rows.append((setup, point, f"{kind}: SGLang {theirs!r}, here {ours!r}"))
+
+    def close(self) -> None:
+        """Put the differences, grouped, into the result."""
+        rows = self._rows
+        while rows:
+            cause = self._cause(rows)
+            inside: list[_Row] = []
+            outside: list[_Row] = []
+            for row in rows:
+                (inside if cause is None or self._value(row[0], cause[0]) == cause[1] else outside).append(row)
+            self._result.differences.append(self._line(cause, inside))
+            rows = outside
+
+    def _value(self, setup: Mapping[str, object], name: str) -> object:
+        return setup.get(name, self._defaults.get(name))
+
+    def _cause(self, rows: Sequence[_Row]) -> tuple[str, object] | None:
+        """The fact and value whose set-ups differ most often, and among those the one that covers most."""
+        names = {name for setup in self._setups for name, _ in setup}
+        asked = Counter((name, self._value(dict(setup), name)) for setup in self._setups for name in names)
+        setups = {tuple(setup.items()) for setup, _, _ in rows}
+        differing = Counter((name, self._value(dict(setup), name)) for setup in setups for name in names)
+        telling = [pair for pair in differing if asked[pair] < len(self._setups)]
+        return max(telling, key=lambda p: (differing[p] / asked[p], differing[p], p[1] != self._defaults.get(p[0])), default=None)
+
+    def _line(self, cause: tuple[str, object] | None, rows: Sequence[_Row]) -> str:
+        terms = [] if cause is None else [f"{cause[0]}={cause[1]}"]
+        for name in dict.fromkeys(name for setup, _, _ in rows for name in setup):
+            values = {self._value(setup, name) for setup, _, _ in rows}
+            if len(values) == 1 and values != {self._defaults.get(name)} and (cause is None or name != cause[0]):
+                terms.append(f"{name}={values.pop()}")
+        texts: dict[str, list[Mapping[str, object]]] = {}
+        for _, point, text in rows:
+            texts.setdefault(text, []).append(point)
+        told = "; ".join(f"{text}{self._where(points)}" for text, points in list(texts.items())[:_TEXTS])
+        more = f"; and {len(texts) - _TEXTS} more kinds" if len(texts) > _TEXTS else ""
+        where = f" where {' and '.join(terms)}" if terms else ""
+        return f"{len(rows)} case{'s' * (len(rows) > 1)}{where}: {told}{more}"
+
+    def _where(self, points: Sequence[Mapping[str, object]]) -> str:
+        terms = []
+        for name, every in self._points.items():
+            values = {point[name] for point in points if name in point}
+            if not values or values == every:
+                continue
+            if len(values) > _VALUES and all(isinstance(value, int) for value in values):
+                terms.append(f"{name} {min(values, key=_number)} to {max(values, key=_number)}")
+            else:
+                terms.append(_term(name, sorted(values, key=str)))
+        return f" ({', '.join(terms)})" if terms else ""
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
 def group_cases(cases: Sequence[tuple[Mapping[str, object], str]], domain: Mapping[str, Sequence[object]]) -> list[str]:
     """Differences as conjunctions: cases are (conditions, "SGLang x, here y"); `domain` holds every value of each condition.
 

@@ -7,7 +7,6 @@ Invariant: a file under its final name is whole: it is written aside, tested, th
 from __future__ import annotations
 
 import contextlib
-import difflib
 import fcntl
 import importlib.util
 import os
@@ -96,9 +95,10 @@ def _is_whole(path: Path) -> bool:
 def _download(version: str, path: Path, progress: Progress) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".fetch-") as scratch:
         progress(f"fetching sglang {version}")
-        said = ""
+        heard: list[str] = []
         for target in _TARGETS:
             done, said = _pip(version, target, scratch)
+            heard.append(said)
             wheels = list(Path(scratch).glob("sglang-*.whl"))
             if done and wheels:
                 part = Path(scratch) / "sources.zip"
@@ -107,7 +107,7 @@ def _download(version: str, path: Path, progress: Progress) -> None:
                 return
             if "from versions:" not in said:
                 break  # not a question of which Python the wheel is for
-        raise _failure(version, said)
+        raise _failure(version, "\n".join(heard))
 
 
 def _pip(version: str, target: str, scratch: str) -> tuple[bool, str]:
@@ -150,11 +150,12 @@ def _keep_sources(wheel: Path, part: Path) -> None:
 
 
 def _failure(version: str, said: str) -> Exception:
-    listed = re.search(r"from versions: ([^)]*)\)", said)
-    versions = [v for v in listed[1].split(", ") if v != "none"] if listed else []
+    listed = re.findall(r"from versions: ([^)]*)\)", said)  # of each Python that was asked about: they differ
+    versions = sorted({v for line in listed for v in line.split(", ")} - {"none"})
     if versions:
-        near = difflib.get_close_matches(version, versions, n=1, cutoff=0.0)
-        return InputError("sglang", version, f"the package index has no such release; the nearest is {near[0]}")
+        return InputError(
+            "sglang", version, f"the package index has no such release; the nearest is {_nearest(version, versions)}"
+        )
     if "No module named pip" in said:
         return ProbeUnavailable(f"pip is missing; run {sys.executable} -m ensurepip, or give a checkout instead of a release")
     lines = [line.strip() for line in said.splitlines() if line.strip()]
@@ -163,3 +164,18 @@ def _failure(version: str, said: str) -> Exception:
         f"cannot fetch sglang {version}: the package index did not answer ({errors[0][:200]}); check the network "
         "and pip's index settings, or give an unpacked package or a checkout instead"
     )
+
+
+def _nearest(version: str, versions: list[str]) -> str:
+    """The last listed version that is not newer, else the first; as ``route`` names the nearest known one."""
+    from packaging.version import InvalidVersion, Version
+
+    def key(name: str) -> Version:
+        try:
+            return Version(name)
+        except InvalidVersion:
+            return Version("0")
+
+    ordered = sorted(versions, key=key)
+    older = [name for name in ordered if key(name) <= key(version)]
+    return older[-1] if older else ordered[0]
