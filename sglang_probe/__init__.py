@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from ._bands import Band, Bands, bands
     from ._conform.conform import conform
     from ._decision import Blocked, Decision, Gate, Stop
+    from ._proof.ask import Reached, assert_unreachable, reach
+    from ._proof.asserting import assert_constant_over, assert_route, assert_same_routing
+    from ._proof.bisect import Bisect, bisect
+    from ._proof.diff import Diff, diff
+    from ._proof.history import History, history
+    from ._proof.matrix import Matrix, matrix
+    from ._proof.reach import Reach, Witness
     from ._releases import Release, resolve
     from ._route import CONTEXTS, dispatch, route, router
     from ._step.step import Step, step
@@ -43,35 +50,58 @@ _HOME = {
     "launch": ("find_server", "read_launch", "read_log", "read_url"),
     "models": ("load_model",),
     "_step.step": ("Step", "step"),
+    "_proof.reach": ("Reach", "Witness"),
+    "_proof.diff": ("Diff", "diff"),
+    "_proof.history": ("History", "history"),
+    "_proof.bisect": ("Bisect", "bisect"),
+    "_proof.matrix": ("Matrix", "matrix"),
+    "_proof.ask": ("Reached", "assert_unreachable", "reach"),
+    "_proof.asserting": ("assert_constant_over", "assert_route", "assert_same_routing"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "Band",
     "Bands",
+    "Bisect",
     "Blocked",
     "CONTEXTS",
     "Call",
     "Decision",
+    "Diff",
     "Fact",
     "Fusion",
     "Gate",
     "Group",
+    "History",
     "InputError",
+    "Matrix",
     "Model",
     "Path",
     "ProbeError",
     "ProbeUnavailable",
+    "Reach",
+    "Reached",
     "Release",
     "Server",
     "Setting",
     "Step",
     "Stop",
+    "Witness",
+    "assert_constant_over",
+    "assert_route",
+    "assert_same_routing",
+    "assert_unreachable",
     "bands",
+    "bisect",
     "conform",
+    "diff",
     "dispatch",
     "find_server",
+    "history",
     "load_model",
+    "matrix",
+    "reach",
     "read_launch",
     "read_log",
     "read_url",

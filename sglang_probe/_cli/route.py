@@ -17,6 +17,13 @@ def add_parsers(commands: Any) -> None:
     parser.add_argument("--bytes", metavar="SIZE", help="43008, 42KiB, 8MiB-16")
     parser.add_argument("--tokens", type=count, metavar="N", help="with --hidden, in the place of --bytes")
     parser.add_argument("--hidden", type=count, metavar="N", help="elements of the last dimension")
+    parser.add_argument(
+        "--lift",
+        action="append",
+        default=[],
+        metavar="REASON",
+        help="what if this reason of a gate were gone? (its name in --json)",
+    )
     add_group_options(parser)
     parser.set_defaults(run=run_route)
     parser = commands.add_parser("bands", help="the path per byte range, every boundary exact")
@@ -35,7 +42,7 @@ def run_route(args: argparse.Namespace) -> int:
 
     call = _call(args)
     asked = read_group(args)
-    decision = route(call, asked.group, context=args.context, sglang=asked.sglang)
+    decision = route(call, asked.group, context=args.context, sglang=asked.sglang, lift=args.lift)
     page = [*decision_page(decision, call, asked.group, args.context, args.verbose), *items("Assumed", asked.assumed, "dim")]
     data = decision.to_dict() if args.json else None
     show(args, {**_case(args, asked, call), **data} if data else None, page)
