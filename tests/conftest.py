@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["pytester"]  # test_plugin.py runs pytest inside of pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 settings.register_profile("default", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
