@@ -1,174 +1,37 @@
-"""For notebooks: toggles around one Decision, and the picture of bands over releases. Imported by notebooks only.
+"""For notebooks: toggles around one Decision and around one proof, and the pictures of _show/figures.py. Imported by notebooks only.
 
 ipywidgets and matplotlib are loaded where they are used (the extra ``notebook`` brings them).
-Invariant: a picture says whose words it draws: routing of SGLang's code as modelled, no measurement.
+Invariant: what a toggle shows is what the public function answers; nothing is decided here.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from ._facts import SIZE_MAX
-from ._releases import COMMITS, RELEASES, newest, resolve
-from ._route import CONTEXTS, route
+from ._releases import RELEASES, newest, resolve
+from ._route import CONTEXTS, PATHS, RULES, route
 from ._server.hardware import GPUS, gpu_by_name
+from ._show.figures import CAPTION, STYLES, Picture, band_columns, bands_figure, history_figure
 from ._show.render import decision_html
-from ._show.sizes import human_bytes
-from ._types import Call, Group, InputError, Path, ProbeUnavailable
+from ._types import Call, FrozenMap, Group, InputError, ProbeUnavailable
 
-if TYPE_CHECKING:
-    from ._bands import Band
-
-# Colours of Okabe and Ito, told apart with every kind of colour vision; fallbacks are greys and vermilion, and hatches help in print.
-STYLES: Mapping[Path, tuple[str, str]] = MappingProxyType(
-    {
-        Path.CUSTOM: ("#0072B2", ""),
-        Path.QUICK: ("#E69F00", ""),
-        Path.MSCCLPP: ("#CC79A7", ""),
-        Path.TORCH_SYMM_MEM: ("#009E73", ""),
-        Path.FLASHINFER: ("#56B4E9", ""),
-        Path.PCIE_IPC: ("#F0E442", ""),
-        Path.CPU_SHM: ("#332288", ""),
-        Path.PYNCCL_IN_PLACE: ("#BBBBBB", ""),
-        Path.PYNCCL_OUT_OF_PLACE: ("#777777", "//"),
-        Path.TORCH_DISTRIBUTED: ("#D55E00", ".."),
-        Path.RAISES: ("#000000", "xx"),
-        Path.NONE: ("#FFFFFF", ""),
-    }
-)
-CAPTION = "routing of SGLang's code as modelled, no measurement"
-_LOWEST, _HIGHEST = 1 << 10, 1 << 30
-_DARK = frozenset({Path.CUSTOM, Path.CPU_SHM, Path.RAISES, Path.PYNCCL_OUT_OF_PLACE, Path.TORCH_SYMM_MEM})
-
-
-# -------------------------------------------------------------------------------------------------------------------------- picture
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A matplotlib Figure, which notebooks show."""
-
-    figure: Any
-
-    def _repr_png_(self) -> bytes:
-        buffer = io.BytesIO()
-        self.figure.savefig(buffer, format="png")
-        return buffer.getvalue()
-
-    def save(self, path: str) -> None:
-        """Write it, in the format that the name ends in."""
-        self.figure.savefig(path)
-
-
-def bands_figure(
-    group: Group,
-    *,
-    context: str = "capture",
-    dtype: str = "bf16",
-    hidden: int = 0,
-    sglang: Sequence[str] | None = None,
-    title: str = "",
-) -> Picture:
-    """A picture: releases across, bytes up (logarithmic), colour = path. Releases that route alike share one column.
-
-    ``sglang`` chooses releases, oldest first; by default all. White lines are boundaries between kernels of one path.
-    """
-    columns = band_columns(group, context=context, dtype=dtype, hidden=hidden, sglang=sglang)
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ProbeUnavailable("no matplotlib here: pip install 'sglang_probe[notebook]'") from None
-    figure = Figure(figsize=(max(5.0, 1.3 + 0.95 * len(columns)), 5.4), dpi=90, layout="constrained", facecolor="white")
-    axes = figure.add_subplot()
-    for x, (_, found) in enumerate(columns):
-        for i, band in enumerate(found):
-            _draw_band(axes, x, band)
-            if i + 1 < len(found) and found[i + 1].path is not band.path and band.last_bytes < _HIGHEST:
-                _draw_limit(axes, x, band)
-    _label_axes(axes, [label for label, _ in columns])
-    seen = [path for path in STYLES if any(band.path is path for _, found in columns for band in found)]
-    _legend(figure, seen)
-    subject = f"{group.world_size} ranks, {context}, {dtype}"
-    axes.set_title(title or f"Path by size: {subject}", loc="left", fontsize=11)
-    return Picture(figure)
-
-
-def band_columns(
-    group: Group, *, context: str, dtype: str = "bf16", hidden: int = 0, sglang: Iterable[str] | None = None
-) -> list[tuple[str, tuple[Band, ...]]]:
-    """(label, bands) for each run of releases that route alike, oldest first."""
-    from ._bands import bands
-
-    names = list(sglang) if sglang is not None else [name for name in RELEASES if name not in COMMITS]
-    if not names:
-        raise InputError("sglang", names, "give at least one release")
-    runs: list[tuple[list[str], tuple[Band, ...]]] = []
-    for name in names:
-        found = bands(group, context=context, dtype=dtype, hidden=hidden, sglang=name).bands
-        if runs and [_look(b) for b in runs[-1][1]] == [_look(b) for b in found]:
-            runs[-1][0].append(name)
-        else:
-            runs.append(([name], found))
-    return [(run[0] if len(run) == 1 else f"{run[0]}\nto {run[-1]}", found) for run, found in runs]
-
-
-def _look(band: Band) -> tuple[object, ...]:
-    d = band.decision
-    return band.first_bytes, band.last_bytes, d.path, d.kernel, d.backend, d.reduces
-
-
-def _draw_band(axes: Any, x: int, band: Band) -> None:
-    low, high = max(band.first_bytes - 1, _LOWEST), min(band.last_bytes, _HIGHEST)
-    if low >= high:
-        return
-    colour, hatch = STYLES[band.path]
-    hatch = hatch if band.decision.reduces or band.path in (Path.RAISES, Path.NONE) else "xx"
-    axes.bar(x, high - low, bottom=low, width=0.92, color=colour, hatch=hatch, edgecolor="white", linewidth=1.0)
-    name = band.decision.kernel or (band.decision.backend if band.path is Path.CUSTOM else "")
-    if name and high / low >= 2:
-        ink = "white" if band.path in _DARK else "black"
-        middle = (low * high) ** 0.5
-        text = name.replace("_shot", "-shot").replace("_", "\n")
-        axes.text(x, middle, text, ha="center", va="center", fontsize=7, color=ink, linespacing=0.95)
-
-
-def _draw_limit(axes: Any, x: int, band: Band) -> None:
-    """The last size of a path, exact, under its edge: two limits that differ in one tensor look the same otherwise."""
-    last = band.last_bytes // 16 * 16
-    ink = "white" if band.path in _DARK else "black"
-    axes.text(x, last / 1.1, human_bytes(last), ha="center", va="top", fontsize=6.5, color=ink, fontweight="bold")
-
-
-def _label_axes(axes: Any, labels: Sequence[str]) -> None:
-    axes.set_yscale("log", base=2)
-    axes.set_ylim(_LOWEST, _HIGHEST)
-    ticks = [1 << power for power in range(10, 31, 2)]
-    axes.set_yticks(ticks, [human_bytes(tick) for tick in ticks])
-    axes.minorticks_off()
-    axes.set_ylabel("bytes of one all-reduce")
-    axes.set_xlim(-0.5, len(labels) - 0.5)
-    axes.set_xticks(range(len(labels)), labels, rotation=45, ha="right", fontsize=8, rotation_mode="anchor")
-    axes.set_xlabel("SGLang release (releases that route alike share a column)")
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-
-
-def _legend(figure: Any, seen: Sequence[Path]) -> None:
-    from matplotlib.patches import Patch
-
-    handles = [Patch(facecolor=STYLES[p][0], hatch=STYLES[p][1], edgecolor="#888888", label=str(p)) for p in seen]
-    legend = figure.legend(handles=handles, loc="outside lower left", ncols=4, frameon=False, fontsize=8, title=CAPTION)
-    legend.get_title().set_fontsize(8)
-    legend._legend_box.align = "left"
-
+__all__ = [
+    "CAPTION",
+    "STYLES",
+    "Picture",
+    "band_columns",
+    "bands_figure",
+    "can_be_reached",
+    "history_figure",
+    "machine",
+    "which_path",
+]
 
 # -------------------------------------------------------------------------------------------------------------------------- toggles
 
-_FLAGS = MappingProxyType(
+_FLAGS = FrozenMap(
     {
         "own_custom": "custom all-reduce",
         "own_torch_symm_mem": "--enable-torch-symm-mem",
@@ -244,3 +107,56 @@ def _decide(values: Mapping[str, Any], facts: Mapping[str, int]) -> str:
     except InputError as error:
         return f"<b>{escape(str(error))}</b>"
     return decision_html(decision)
+
+
+# ---------------------------------------------------------------------------------------------------------------------------- proof
+
+_ANY = "any"
+
+
+def can_be_reached(target: str = "piecewise_pynccl", *, sglang: str | None = None, **fixed: object) -> Any:
+    """Toggles (rule or path, release, every condition: any, or one value) around one proof with its reason: an ipywidgets box."""
+    try:
+        import ipywidgets as widgets
+    except ImportError:
+        raise ProbeUnavailable("no ipywidgets here: pip install 'sglang_probe[notebook]'") from None
+    from ._proof.ask import reach
+    from ._proof.space import CONDITIONS, VALUES
+
+    start = sglang or newest()
+    reach(target, sglang=start, **fixed)  # type: ignore[arg-type] # conditions; what cannot be asked is refused here
+    style = {"description_width": "initial"}
+    names = list(dict.fromkeys([*RULES[1:], *map(str, PATHS)]))
+    controls: dict[str, Any] = {
+        "target": widgets.Dropdown(options=names, value=target, description="rule or path", style=style),
+        "sglang": widgets.Dropdown(options=tuple(reversed(RELEASES)), value=start, description="SGLang", style=style),
+    }
+    for name in CONDITIONS:
+        if name in VALUES:
+            options = [(_ANY, _ANY), *((str(value), value) for value in VALUES[name])]
+            value = fixed.get(name, _ANY)
+            controls[name] = widgets.Dropdown(options=options, value=value, description=name, style=style)
+    shown = widgets.HTML()
+
+    def update(_change: object = None) -> None:
+        values = {name: control.value for name, control in controls.items()}
+        shown.value = _prove(values.pop("target"), values.pop("sglang"), values)
+
+    for control in controls.values():
+        control.observe(update, names="value")
+    update()
+    boxes = list(controls.values())
+    return widgets.VBox([*(widgets.HBox(boxes[i : i + 4]) for i in range(0, len(boxes), 4)), shown])
+
+
+def _prove(target: str, sglang: str, values: Mapping[str, Any]) -> str:
+    """The proof for the toggles as HTML, or the message of what cannot be asked."""
+    from html import escape
+
+    from ._proof.ask import reach
+
+    fixed = {name: value for name, value in values.items() if value != _ANY}
+    try:
+        return reach(target, sglang=sglang, **fixed)._repr_html_()
+    except InputError as error:
+        return f"<b>{escape(str(error))}</b>"

@@ -6,6 +6,7 @@ An index that does not answer fails these tests; it never skips them.
 from __future__ import annotations
 
 import importlib
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ from hypothesis import strategies as st
 
 from sglang_probe import _core
 from sglang_probe._conform.conform import Report, conform, conform_tree
+from sglang_probe._conform.custom import compare_custom
 from sglang_probe._conform.dispatch import DOMAIN, FILE, STATE_COUNT, Dispatch, describe, state
 from sglang_probe._conform.flags import ARGUMENTS, COMPUTED, compare_flags, read_flags
 from sglang_probe._conform.rules import codes_of, compare_rules, decode
-from sglang_probe._conform.types import Result, group_cases
+from sglang_probe._conform.types import Grouping, Result, group_cases
 from sglang_probe._releases import COMMITS, RELEASES, RULESETS, known_release
 from sglang_probe._source import fetch as _fetch
 from sglang_probe._source.lift import Tree
@@ -165,6 +167,46 @@ def test_a_release_that_is_not_tabulated_is_held_against_the_nearest(monkeypatch
     assert report.ok and report.ruleset == "E9"
     assert any("equal in every state" in note for note in report.notes)
     assert any(note.startswith("gate custom: the code of 0.5.7 to 0.5.8.post1") for note in report.notes)
+
+
+@pytest.mark.network
+def test_a_gates_differences_of_one_cause_are_one_line_that_names_it() -> None:
+    tree = Edited(
+        "0.5.9",
+        "_SUPPORTED_WORLD_SIZES = [2, 4, 6, 8]",
+        "_SUPPORTED_WORLD_SIZES = [2, 4, 6, 8, 9]",
+        "srt/distributed/device_communicators/custom_all_reduce.py",
+    )
+    (line,) = compare_custom(tree, "0.5.9").differences
+    assert re.match(r"\d{2,} cases where world_size=9: ", line) and "state: SGLang 'accepts', here 'disabled'" in line
+
+
+def test_two_causes_are_two_lines_and_count_every_case() -> None:
+    result = Result("gate")
+    group = Grouping(result, {"world_size": 8, "arch": 90, "nodes": 1})
+    for world_size in range(2, 17):
+        for arch in (90, 100):
+            for nbytes in (16, 32, 48):
+                wrong = world_size == 9 or arch == 100 and world_size == 4 and nbytes > 16
+                group.check(
+                    "state",
+                    {"world_size": world_size, "arch": arch},
+                    {"nbytes": nbytes},
+                    "accepts",
+                    "declines" if wrong else "accepts",
+                )
+    group.close()
+    assert result.compared == 90
+    assert result.differences == [
+        "6 cases where world_size=9: state: SGLang 'accepts', here 'declines'",
+        "2 cases where world_size=4 and arch=100: state: SGLang 'accepts', here 'declines' (nbytes in (32, 48))",
+    ]
+
+
+@pytest.mark.parametrize("text", [5, None, b"0.5.9"])
+def test_what_is_no_text_is_refused(text: Any) -> None:
+    with pytest.raises(InputError, match="sglang="):
+        conform(text)
 
 
 def test_an_index_that_does_not_answer_fails_and_never_skips(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
