@@ -56,7 +56,7 @@ def changes(
     derived_a: Buffer | None = None,
     derived_b: Buffer | None = None,
     /,
-) -> tuple[int, int, tuple[tuple[bytes, int, int, _Codes, _Codes], ...]]: ...
+) -> tuple[int, int, tuple[tuple[bytes, int, int, int, _Codes, _Codes], ...]]: ...
 def classes(
     release: int,
     facts: tuple[int, ...],

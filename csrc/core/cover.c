@@ -23,7 +23,7 @@ typedef struct cover {
     uint32_t *index;                /* dense index -> change + 1, 0 where nothing changes */
     change *changes;
     size_t count, room;
-    sp_cube *groups; /* only before and after are used */
+    sp_cube *groups; /* before, after and group are used */
     size_t group_count, group_room;
     uint16_t recent[SLOTS]; /* groups by a hash of what they change: most states are like one before */
 } cover;
@@ -65,12 +65,6 @@ static sp_status group_of(cover *c, const sp_decision *before, const sp_decision
     return SP_OK;
 }
 
-static uint64_t dense(const cover *c, const uint8_t *value) {
-    uint64_t at = 0;
-    for (int i = 0; i < SP_AXIS_COUNT; i++) at += value[i] * c->stride[i];
-    return at;
-}
-
 static sp_status add_cube(cover *c, const sp_cube *cube) {
     if (c->out->count == c->cubes_room) SP_TRY(grow((void **)&c->out->cubes, &c->cubes_room, sizeof *cube));
     c->out->cubes[c->out->count++] = *cube;
@@ -78,7 +72,7 @@ static sp_status add_cube(cover *c, const sp_cube *cube) {
 }
 
 static sp_status collect(cover *c, const sp_rules *a, const sp_rules *b, const sp_region *region) {
-    for (sp_walker w = {.region = region}; sp_region_next(&w); c->out->states++) {
+    for (sp_walker w = {.region = region, .stride = c->stride}; sp_region_next(&w); c->out->states++) {
         sp_decision before, after;
         sp_query query = {.word = w.word};
         SP_TRY(sp_rules_decide(a, &query, &before));
@@ -86,7 +80,7 @@ static sp_status collect(cover *c, const sp_rules *a, const sp_rules *b, const s
         if (same_route(&before, &after)) continue;
         c->out->changed++;
         if (w.word == 0) {
-            SP_TRY(add_cube(c, &(sp_cube){.one_rank = true, .states = 1, .before = before, .after = after}));
+            SP_TRY(add_cube(c, &(sp_cube){.one_rank = true, .states = 1, .group = 1, .before = before, .after = after}));
             continue;
         }
         if (c->count == c->room) SP_TRY(grow((void **)&c->changes, &c->room, sizeof *c->changes));
@@ -94,7 +88,8 @@ static sp_status collect(cover *c, const sp_rules *a, const sp_rules *b, const s
         memcpy(one->value, w.value, sizeof one->value);
         one->covers = 0;
         SP_TRY(group_of(c, &before, &after, &one->group));
-        c->index[dense(c, w.value)] = (uint32_t)c->count;
+        c->groups[one->group].group++;
+        c->index[w.index] = (uint32_t)c->count;
     }
     return SP_OK;
 }
@@ -105,8 +100,8 @@ typedef bool visit(cover *c, uint32_t at, void *with);
 static bool each_state(cover *c, const sp_cube *cube, visit *seen, void *with) {
     sp_region region = {.ranks = true};
     memcpy(region.allowed, cube->allowed, sizeof region.allowed);
-    for (sp_walker w = {.region = &region}; sp_region_next(&w);)
-        if (!seen(c, c->index[dense(c, w.value)], with)) return false;
+    for (sp_walker w = {.region = &region, .stride = c->stride}; sp_region_next(&w);)
+        if (!seen(c, c->index[w.index], with)) return false;
     return true;
 }
 
@@ -141,6 +136,7 @@ static void expand(cover *c, const change *from, const sp_region *region, sp_cub
         }
     cube->before = c->groups[group].before;
     cube->after = c->groups[group].after;
+    cube->group = c->groups[group].group;
     cube->states = cube_states(cube);
 }
 

@@ -5,7 +5,8 @@
 #include <assert.h>
 #include <string.h>
 
-static inline bool row_holds(const sp_row *row, uint64_t word) { return (row->need & ~word) == 0 && (row->forbid & word) == 0; }
+/* In one branch: rows that do not hold are what a walk is made of. */
+static inline bool row_holds(const sp_row *row, uint64_t word) { return ((row->need & ~word) | (row->forbid & word)) == 0; }
 
 /* Does Python, which stops at the first false operand, ask a predicate of this row that raises? The ACCEPTS bits come last in every
  * condition, so the others decide whether they are reached. Answers the bits that are asked. */
@@ -14,38 +15,44 @@ static inline uint64_t row_asks(const sp_row *row, const sp_query *query) {
     return asked && (row->need & ~asked & ~query->word) == 0 && (row->forbid & ~asked & query->word) == 0 ? asked : 0;
 }
 
-sp_decision sp_decide_query(const sp_ruleset *ruleset, const sp_query *query) {
+/* `plain`: nothing raises and nothing is skipped, which the compiler then leaves out: the walks over all states are plain. */
+static inline __attribute__((always_inline)) sp_decision decide(const sp_ruleset *ruleset, const sp_query *query,
+                                                                const bool plain) {
     sp_decision d = {0};
     bool jumped = false;
-    for (const sp_row *row = ruleset->blocks[SP_BLOCK_SELECT];;) {
-        bool skipped = query->skip && row->rule == query->skip && (row->need | row->forbid);
-        uint64_t asked = query->raises && !skipped ? row_asks(row, query) : 0;
-        if (asked) {
-            uint8_t rule = d.rule ? d.rule : row->rule;
-            return (sp_decision){SP_PATH_RAISES, rule, jumped ? d.op : row->op, 0, 0, (uint8_t)(1 + __builtin_ctzll(asked))};
-        }
-        if (skipped || row->flags & SP_ROW_ASK || !row_holds(row, query->word)) {
+    const sp_row *row = ruleset->blocks[SP_BLOCK_SELECT];
+    for (;;) {
+        while (true) { /* a loop of its own: rows that do not hold are most of a walk */
+            bool skipped = !plain && query->skip && row->rule == query->skip && (row->need | row->forbid);
+            uint64_t asked = !plain && query->raises && !skipped ? row_asks(row, query) : 0;
+            if (asked) {
+                uint8_t rule = d.rule ? d.rule : row->rule;
+                return (sp_decision){SP_PATH_RAISES, rule, jumped ? d.op : row->op, 0, 0, (uint8_t)(1 + __builtin_ctzll(asked))};
+            }
+            if (!skipped && row_holds(row, query->word) && !(row->flags & SP_ROW_ASK)) break;
             row++;
-            continue;
         }
         if (!d.rule) d.rule = row->rule;
         if (!jumped) d.op = row->op;
         d.flags |= row->flags & (SP_ROW_NEW | SP_ROW_CLONE | SP_ROW_LOST);
-        if (!(row->flags & SP_ROW_JUMP)) {
-            d.path = row->target;
-            d.exception = row->exception;
-            if (d.path == SP_PATH_RAISES) d.flags = 0;
-            return d;
-        }
+        if (!(row->flags & SP_ROW_JUMP)) break;
         jumped = true;
         assert(ruleset->blocks[row->target]);
         row = ruleset->blocks[row->target];
     }
+    d.path = row->target;
+    d.exception = row->exception;
+    if (d.path == SP_PATH_RAISES) d.flags = 0;
+    return d;
 }
 
 sp_decision sp_decide(const sp_ruleset *ruleset, uint64_t word) {
     sp_query query = {.word = word};
-    return sp_decide_query(ruleset, &query);
+    return decide(ruleset, &query, true);
+}
+
+sp_decision sp_decide_query(const sp_ruleset *ruleset, const sp_query *query) {
+    return query->raises || query->skip ? decide(ruleset, query, false) : decide(ruleset, query, true);
 }
 
 static void note_blocked(sp_explanation *e, const sp_row *row, uint64_t word) {

@@ -13,6 +13,7 @@ typedef struct sp_decision {
     uint8_t flags;     /* SP_ROW_NEW | SP_ROW_CLONE | SP_ROW_LOST */
     uint8_t exception; /* sp_exception, with SP_PATH_RAISES */
     uint8_t asked;     /* 1 + the number of the ACCEPTS bit whose predicate raised; the caller knows what it raises */
+    uint8_t unused[2]; /* eight bytes are returned in one register; six are put together in memory, byte by byte */
 } sp_decision;
 
 /* One better rule that did not fire: what it lacked and what forbade it. */

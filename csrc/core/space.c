@@ -55,6 +55,8 @@ uint64_t sp_region_word(const uint8_t value[SP_AXIS_COUNT]) {
 
 static uint8_t first_value(uint8_t allowed) { return (uint8_t)__builtin_ctz(allowed); }
 
+static uint32_t cost_of_value(uint8_t value) { return value ? 8u + value : 0; }
+
 bool sp_region_next(sp_walker *w) {
     const sp_region *r = w->region;
     if (r->one_rank && !w->one_rank_done) {
@@ -68,6 +70,8 @@ bool sp_region_next(sp_walker *w) {
         for (int i = 0; i < SP_AXIS_COUNT; i++) {
             if (!r->allowed[i]) return false;
             w->value[i] = first_value(r->allowed[i]);
+            w->cost += cost_of_value(w->value[i]);
+            if (w->stride) w->index += w->value[i] * w->stride[i];
         }
         w->word = sp_region_word(w->value);
         return true;
@@ -75,18 +79,15 @@ bool sp_region_next(sp_walker *w) {
     for (int i = SP_AXIS_COUNT; i--;) {
         uint8_t above = (uint8_t)(r->allowed[i] & ~((2u << w->value[i]) - 1));
         w->word &= ~axes[i].bits[w->value[i]];
+        w->cost -= cost_of_value(w->value[i]);
+        if (w->stride) w->index -= w->value[i] * w->stride[i];
         w->value[i] = first_value(above ? above : r->allowed[i]);
         w->word |= axes[i].bits[w->value[i]];
+        w->cost += cost_of_value(w->value[i]);
+        if (w->stride) w->index += w->value[i] * w->stride[i];
         if (above) return true;
     }
     return false;
-}
-
-/* Departures from a plain group: the further a value is from "absent" or "off" the dearer; an exception dearer than any. */
-static uint32_t cost_of(const sp_walker *w, const sp_decision *d) {
-    uint32_t cost = d->path == SP_PATH_RAISES ? 1000 : 0;
-    for (int i = 0; i < SP_AXIS_COUNT; i++) cost += w->value[i] ? 8u + w->value[i] : 0;
-    return cost;
 }
 
 sp_status sp_region_tally(const sp_rules *rules, const sp_region *region, sp_tally *tally) {
@@ -95,7 +96,7 @@ sp_status sp_region_tally(const sp_rules *rules, const sp_region *region, sp_tal
         sp_decision d;
         SP_TRY(sp_rules_decide(rules, &(sp_query){.word = w.word}, &d));
         sp_hit *hit = &tally->hits[d.rule][d.path];
-        uint32_t cost = cost_of(&w, &d);
+        uint32_t cost = w.cost + (d.path == SP_PATH_RAISES ? 1000 : 0); /* an exception is dearer than any departure */
         if (hit->states++ && cost >= hit->cost) continue;
         hit->witness = w.word;
         hit->cost = cost;
@@ -141,11 +142,21 @@ int64_t sp_state_of(uint64_t word) {
     return left ? -1 : state + 1;
 }
 
+enum { LOW_STATES = 3 * 2 * 2 * 2 * 2 }; /* of the last five axes, which turn fastest */
+
+static uint8_t *put(uint8_t *answers, const sp_ruleset *ruleset, uint64_t word) {
+    sp_decision d = sp_decide(ruleset, word);
+    memcpy(answers, (uint8_t[]){d.path, d.rule, d.op, d.flags, d.exception}, SP_ANSWER_BYTES);
+    return answers + SP_ANSWER_BYTES;
+}
+
 void sp_walk(const sp_ruleset *ruleset, uint8_t *answers) {
-    sp_region region;
-    sp_region_init(ruleset, &region);
-    for (sp_walker w = {.region = &region}; sp_region_next(&w); answers += SP_ANSWER_BYTES) {
-        sp_decision d = sp_decide(ruleset, w.word);
-        memcpy(answers, (uint8_t[]){d.path, d.rule, d.op, d.flags, d.exception}, SP_ANSWER_BYTES);
+    uint64_t low[LOW_STATES];
+    for (size_t i = 0; i < LOW_STATES; i++) low[i] = sp_state_word(1 + i);
+    answers = put(answers, ruleset, sp_state_word(0));
+    size_t count = sp_state_count(ruleset);
+    for (size_t state = 1; state < count; state += LOW_STATES) {
+        uint64_t high = sp_state_word(state);
+        for (size_t i = 0; i < LOW_STATES; i++) answers = put(answers, ruleset, high | low[i]);
     }
 }

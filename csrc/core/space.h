@@ -45,6 +45,9 @@ typedef struct sp_walker {
     const sp_region *region;
     uint8_t value[SP_AXIS_COUNT];
     uint64_t word;
+    uint32_t cost;          /* departures from a plain group: the further a value is from "absent" or "off" the dearer */
+    const uint64_t *stride; /* of a dense index, by axis; NULL where nobody needs one */
+    uint64_t index;         /* sum of value x stride */
     bool started, one_rank_done;
 } sp_walker;
 
@@ -85,6 +88,7 @@ typedef struct sp_cube {
     uint8_t allowed[SP_AXIS_COUNT];
     bool one_rank;   /* the cube of the one state at world size 1 */
     uint64_t states; /* that it covers */
+    uint64_t group;  /* states with this before and after, over all of their cubes */
     sp_decision before, after;
 } sp_cube;
 

@@ -88,9 +88,9 @@ static PyObject *space_count(PyObject *module, PyObject *arg) {
 
 static PyObject *cube_tuple(const sp_cube *cube) {
     const sp_decision *b = &cube->before, *a = &cube->after;
-    return Py_BuildValue("(y#iK(iiiii)(iiiii))", (const char *)cube->allowed, (Py_ssize_t)SP_AXIS_COUNT, cube->one_rank,
-                         (unsigned long long)cube->states, b->path, b->rule, b->op, b->flags, b->exception, a->path, a->rule,
-                         a->op, a->flags, a->exception);
+    return Py_BuildValue("(y#iKK(iiiii)(iiiii))", (const char *)cube->allowed, (Py_ssize_t)SP_AXIS_COUNT, cube->one_rank,
+                         (unsigned long long)cube->states, (unsigned long long)cube->group, b->path, b->rule, b->op, b->flags,
+                         b->exception, a->path, a->rule, a->op, a->flags, a->exception);
 }
 
 static PyObject *changes_tuple(const sp_changes *changes) {
@@ -190,7 +190,7 @@ PyMethodDef sp_space_methods[] = {
     SP_FAST("changes", space_changes,
             "changes($module, ruleset_a, ruleset_b, region, derived_a=None, derived_b=None, /)\n--\n\nWhere two sources of rules "
             "differ: "
-            "(states, changed, ((values an axis, one_rank, states, before, after), ...))."),
+            "(states, changed, ((values an axis, one_rank, states, states of its group, before, after), ...))."),
     SP_FAST("classes", space_classes,
             "classes($module, release, facts, call, contexts, dtypes, layouts, derived=None, /)\n--\n\nAll calls of a worker in "
             "classes: "
