@@ -18,7 +18,6 @@ from ._server.environment import OTHERS, VARIABLES
 from ._server.log import scan_log
 from ._server.log_effects import apply_log
 from ._server.server import Machine, Sources, build_server, kept
-from ._server.url import fetch_info
 from ._types import InputError, Model, Server
 
 
@@ -103,6 +102,8 @@ def read_url(
 
     ``api_key`` is what it was started with, by default the SGLANG_API_KEY of the environment.
     """
+    from ._server.url import fetch_info  # here: the HTTP client weighs more than all the rest
+
     info = fetch_info(url, timeout_s, api_key)
     version = info.version or sglang
     if version is None:

@@ -18,7 +18,7 @@ def test_with_nothing_given_a_server_that_runs_here_is_read(
     running = launch.Running(7, LAUNCH, "http://127.0.0.1:9", {"SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2": "0"})
     monkeypatch.setattr(launch, "find_running", lambda: running)
     args = {"model_path": "meta-llama/Meta-Llama-3-70B", "tp_size": 8, "disable_cuda_graph": False}
-    monkeypatch.setattr(launch, "fetch_info", lambda url, *_: Info(args, "0.5.12", f"url {url}"))
+    monkeypatch.setattr("sglang_probe._server.url.fetch_info", lambda url, *_: Info(args, "0.5.12", f"url {url}"))
     for env, backend in ((), "v1"), (("--env", "SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2=1"), "V2"):
         status = cli.main(["step", "--gpu", "h100", "--json", *env])
         step = json.loads(capsys.readouterr().out)

@@ -84,14 +84,14 @@ def diff_states(old: Release, new: Release, fixed: Mapping[str, object]) -> Diff
     region = region_of(wider, fixed)
     states, changed, cubes = _core.changes(old.ruleset_index, new.ruleset_index, region.code, old.derived, new.derived)
     grouped: dict[tuple[tuple[int, ...], tuple[int, ...]], list[tuple[bytes, int, int]]] = {}
-    for allowed, one_rank, count, before, after in cubes:
-        grouped.setdefault((before, after), []).append((allowed, one_rank, count))
+    for allowed, one_rank, _, together, before, after in cubes:
+        grouped.setdefault((before, after), []).append((allowed, one_rank, together))
     changes = []
     for (was, now), parts in grouped.items():
         when = tuple({"world_size": (1,)} if one else conjunction(allowed, region) for allowed, one, _ in parts)
         allowed = parts[0][0]
         example = keywords({name: VALUES[name][_lowest(allowed[i])] for i, name in enumerate(AXES) if _lowest(allowed[i])})
-        count = parts[0][2] if len(parts) == 1 else _union(parts)
+        count = sum({one: together for _, one, together in parts}.values())
         changes.append(StateChange(_outcome(was), _outcome(now), count, when, call_text(new.name, example)))
     changes.sort(key=lambda change: -change.states)
     common = _common([part[0] for parts in grouped.values() for part in parts if not part[1]], region)
@@ -102,15 +102,6 @@ def diff_states(old: Release, new: Release, fixed: Mapping[str, object]) -> Diff
 
 def _lowest(mask: int) -> int:
     return (mask & -mask).bit_length() - 1 if mask else 0
-
-
-def _union(parts: list[tuple[bytes, int, int]]) -> int:
-    """States that several cubes cover together: they may overlap."""
-    grid = np.zeros(tuple(len(VALUES[name]) for name in AXES), dtype=bool)
-    for allowed, one_rank, _ in parts:
-        if not one_rank:
-            grid[np.ix_(*([k for k in range(len(VALUES[name])) if allowed[i] >> k & 1] for i, name in enumerate(AXES)))] = True
-    return int(grid.sum()) + sum(1 for part in parts if part[1])
 
 
 def _common(cubes: list[bytes], region: Any) -> dict[str, tuple[Any, ...]]:

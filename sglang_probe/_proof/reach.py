@@ -16,7 +16,7 @@ from .._decision import Decision
 from .._releases import COMMITS, RELEASES, Release, resolve
 from .._route import PATHS, RULES, decision_of
 from .._types import FrozenMap, InputError
-from .space import Region, call_text, conditions_of_word, conjunction_text, region_of
+from .space import PLAIN, Region, call_text, conditions_of_word, conjunction_text, region_of
 
 Kind = Literal["rule", "path"]
 _PATH_NAMES = tuple(str(path) for path in PATHS)
@@ -163,7 +163,7 @@ def reach_conditions(target: str, kind: Kind, release: Release, fixed: Mapping[s
     by_rule: dict[str, list[tuple[int, int, int, int]]] = {}
     for hit in found:
         by_rule.setdefault(RULES[hit[0]], []).append(hit)
-    rules = [_rule_reach(release, rule, by_rule[rule]) for rule in by_rule]
+    rules = [_rule_reach(release, rule, by_rule[rule], region) for rule in by_rule]
     reason = "" if found else _reason(target, kind, release, region)
     if kind == "path":
         rules += [
@@ -187,10 +187,11 @@ def reach_conditions(target: str, kind: Kind, release: Release, fixed: Mapping[s
     )
 
 
-def _rule_reach(release: Release, rule: str, hits: list[tuple[int, int, int, int]]) -> RuleReach:
+def _rule_reach(release: Release, rule: str, hits: list[tuple[int, int, int, int]], region: Region) -> RuleReach:
     working = [hit for hit in hits if _PATH_NAMES[hit[1]] != "raises"] or hits
     best = min(working, key=lambda hit: (hit[3].bit_count() if hasattr(int, "bit_count") else bin(hit[3]).count("1"), hit[3]))
-    conditions = conditions_of_word(best[3])
+    fixed = {name: values[0] for name, values in region.fixed.items() if len(values) == 1 and values[0] != PLAIN.get(name)}
+    conditions = {**fixed, **conditions_of_word(best[3])}
     witness = Witness(call_text(release.name, conditions), decision_of(release, best[3]))
     return RuleReach(rule, True, sum(hit[2] for hit in hits), witness=witness)
 
@@ -219,8 +220,8 @@ def _reason(target: str, kind: Kind, release: Release, region: Region) -> str:
     for size in range(len(names) + 1):
         for chosen in combinations(names, size):
             part = {name: region.fixed[name] for name in chosen}
-            try:
-                forbidden = not _reaches(target, kind, release, part)
+            try:  # all of them together are what was walked already
+                forbidden = size == len(names) or not _reaches(target, kind, release, part)
             except InputError:  # a part of the fixed conditions that leaves nothing by itself
                 continue
             if forbidden:

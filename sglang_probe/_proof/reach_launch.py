@@ -56,7 +56,7 @@ def reach_worker(target: str, kind: Kind, worker: Worker, level: str, describe: 
         ruleset=release.ruleset,
         level="group" if level == "group" else "launch",
         reachable=bool(hits),
-        walked=sum(_walked(classes) for classes in every),
+        walked=_walked(every),
         classes=sum(len(classes.rows) for classes in every),
         reason=reason or ("" if hits else f"no rule of {release.name} ({release.ruleset}) leads to {target}"),
         rules=tuple(rules) if kind == "path" else (),
@@ -65,9 +65,14 @@ def reach_worker(target: str, kind: Kind, worker: Worker, level: str, describe: 
     )
 
 
-def _walked(classes: Classes) -> int:
-    """Combinations of context, dtype and layout."""
-    return len(np.unique(classes.rows[:, [COLUMN["context"], COLUMN["dtype"], COLUMN["layout"]]], axis=0))
+def _walked(every: list[Classes]) -> int:
+    """Combinations of context, dtype and layout, of all groups and shapes."""
+    width = 1 << 8
+    total = 0
+    for classes in every:
+        context, dtype, layout = (classes.rows[:, COLUMN[name]] for name in ("context", "dtype", "layout"))
+        total += len(set(((context * width + dtype) * width + layout).tolist()))
+    return total
 
 
 def _leading_to(path: int, release: Release) -> tuple[str, ...]:

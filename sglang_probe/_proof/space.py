@@ -26,7 +26,8 @@ _DEVICE_AXES = ("cpu", "hpu", "xpu", "npu")
 _BESIDE = ("cpu_shm", "amd_deterministic", "custom_multinode")
 """Axes beside the 12,289 states: off unless they are asked for, or the device brings them."""
 CONDITIONS: tuple[str, ...] = ("world_size", "device", *(name for name in AXES if name not in _DEVICE_AXES))
-_PLAIN: dict[str, Any] = {name: values[0] for name, values in VALUES.items()}
+PLAIN: dict[str, Any] = {**{name: values[0] for name, values in VALUES.items()}, "device": "cuda"}
+"""What ``dispatch`` takes where nothing is said."""
 
 
 @dataclass(frozen=True)
@@ -92,10 +93,13 @@ def region_of(release: Release, fixed: Mapping[str, object]) -> Region:
     for name, values in checked.items():
         if name in masks:
             masks[name] = _mask(name, values)
+    for name, needed in (("cpu_shm", "cpu"), ("amd_deterministic", "hip")):
+        if True in checked.get(name, ()) and device[0] != needed:
+            raise InputError(name, True, f"it is asked for device={needed!r} alone; the device here is {device[0]!r}")
     sizes = checked.get("world_size", (1, 2))
     one, many = 1 in sizes, any(size > 1 for size in sizes)
     # a group of one rank has no communicator and asks for nothing: what is fixed otherwise excludes it
-    one = one and all(_PLAIN[name] in values for name, values in checked.items() if name in COMMUNICATORS or name == "pynccl")
+    one = one and all(PLAIN[name] in values for name, values in checked.items() if name in COMMUNICATORS or name == "pynccl")
     if not (one or many):
         raise InputError("world_size", sizes, "a group of one rank has no communicator, but one is fixed: the space is empty")
     code = bytes([*(masks[name] for name in AXES), one, many])

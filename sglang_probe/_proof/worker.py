@@ -113,6 +113,10 @@ def shapes_of(worker: Worker, group: Group) -> list[tuple[int, int]]:
     return list(dict.fromkeys(shapes))
 
 
+_DENSE = sum(1 << i for i, name in enumerate(_core.LAYOUTS) if name in ("contiguous", "contiguous, misaligned"))
+"""Layouts in which the other shapes can matter: whoever counts rows takes nothing else, and tags are older than they are."""
+
+
 def classes_of(
     worker: Worker,
     group: Group,
@@ -126,11 +130,11 @@ def classes_of(
     if not bits:
         raise InputError("contexts", contexts, "no context is left: an empty space proves nothing")
     facts = pack_facts(group)
-    found = []
+    found: list[Classes] = []
     for hidden, dims in shapes or (shapes_of(worker, group) if everything else [(worker.hidden, 2)]):
         call = pack_call(Call(nbytes=16, hidden=hidden, dims=dims))
         dtypes = _ALL_DTYPES if everything else 1 << DTYPES[worker.dtype]
-        layouts = _ALL_LAYOUTS if everything else 1 << PLAIN
+        layouts = (_DENSE if found else _ALL_LAYOUTS) if everything else 1 << PLAIN
         rows = _core.classes(worker.release.index, facts, call, bits, dtypes, layouts, worker.release.derived)
         found.append(Classes(group, hidden, dims, rows))
     return found

@@ -17,6 +17,7 @@ from core_calls import BAD, CALL, FACTS, GOOD, MEMBERS, ROUTER, SIZES, TABLE, pu
 
 TIMES = 400
 TRIES = 5
+TRACED = 40  # tracing every allocation is slow
 SLACK = 8  # blocks: what the interpreter itself keeps between two counts
 
 
@@ -38,8 +39,8 @@ def _leaks(thunk: Callable[[], object]) -> bool:
         return True
     tracemalloc.start()
     try:
-        _grows(thunk, 20)
-        return all(_grows(thunk, TIMES)[1] > SLACK * TIMES for _ in range(TRIES))
+        _grows(thunk, 10)
+        return all(_grows(thunk, TRACED)[1] > SLACK * TRACED for _ in range(TRIES))
     finally:
         tracemalloc.stop()
 
