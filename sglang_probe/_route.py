@@ -62,6 +62,9 @@ def context_bits(context: str | Iterable[str]) -> int:
     for name in names:
         if name == "replay":
             raise InputError("context", name, "a replay runs no dispatch: it repeats what was captured; ask for 'capture'")
+        if name in CONTEXTS:
+            bits |= context_bits(name)
+            continue
         if name not in _CONTEXT_BIT:
             raise InputError(
                 "context", name, f"give one of {', '.join(CONTEXTS)}, or bits of {', '.join(_CONTEXT_BIT)} joined by +"
@@ -312,7 +315,8 @@ def lifted_bits(lift: Iterable[str]) -> int:
 
 def check_group(group: Group) -> None:
     """Refuses groups whose facts contradict one another."""
-    given = {name: fact.value for name, fact in group.facts.items() if fact.origin == "given"}
+    # a server's own arguments are given too, for every group: there they only ask for what one rank does not build
+    given = {name: fact.value for name, fact in group.facts.items() if fact.origin == "given" and not fact.source}
     world_size = group.world_size
     for name in ("own_custom", "own_mscclpp", "own_torch_symm_mem", "own_pcie_ipc", "fi_workspace"):
         if world_size == 1 and given.get(name):

@@ -6,13 +6,14 @@ Invariant: what a failure offers as code is run, and gives the answer that stand
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from failures import run_witness
 
 import sglang_probe as probe
-from sglang_probe import InputError
+from sglang_probe import Decision, InputError
 from sglang_probe._proof.asserting import Misrouted, NotConstant, Rerouted
 from sglang_probe._releases import COMMITS, RELEASES, newest
 from sglang_probe.launch import read_launch
@@ -128,3 +129,69 @@ BAD: dict[str, Callable[[Any], object]] = {
 def test_what_cannot_be_asked_is_refused_and_never_passes(what: str) -> None:
     with pytest.raises(InputError):
         BAD[what](probe)
+
+
+# ------------------------------------------------------------------------------------------------ what a review of reach found
+
+
+DEEPSEEK = "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8"
+
+
+def _executed(code: str) -> Decision:
+    found = eval(code, {"probe": probe})
+    assert isinstance(found, Decision)
+    return found
+
+
+def test_the_witness_of_a_log_holds_the_machine_that_was_asked(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("server_args=ServerArgs(model_path='deepseek-ai/DeepSeek-V3', tp_size=8, enable_piecewise_cuda_graph=False)\n")
+    found = probe.reach("torch_distributed", kind="path", sglang="0.5.16", log=str(log), gpu="h200", link="pcie")
+    assert found.witness is not None
+    assert _executed(found.witness.code).path == "torch_distributed"
+
+
+def test_a_server_of_one_rank_is_a_question_too() -> None:
+    one = DEEPSEEK.replace("--tp 8", "--tp 1")
+    assert not probe.reach("custom", sglang="0.5.9", launch=one, gpu="h200")
+    assert probe.reach("world_of_one", sglang="0.5.9", launch=one, gpu="h200")
+
+
+@pytest.mark.parametrize(
+    ("target", "fixed", "reason"),
+    [
+        ("hpu", {"world_size": 1}, "world_size=1"),
+        ("cpu_shm", {"device": "cpu", "cpu_shm": False}, "cpu_shm=False"),
+        ("amd_deterministic", {"amd_deterministic": False}, "amd_deterministic=False"),
+        ("amd_deterministic", {"device": "hip", "custom": "absent"}, "custom=absent"),
+    ],
+)
+def test_the_reason_is_what_was_fixed_not_the_device(target: str, fixed: dict[str, object], reason: str) -> None:
+    assert probe.reach(target, sglang="0.5.9", **fixed).reason == f"{reason} already forbids it"  # type: ignore[arg-type] # conditions
+
+
+def test_a_range_of_eras_starts_with_its_first_release() -> None:
+    found = probe.reach("custom", sglang="E10..E12")
+    assert (found.parts[0].sglang, found.parts[-1].sglang) == ("0.5.9", "0.5.13.post1")
+
+
+def test_a_row_that_only_asks_is_no_reason() -> None:
+    found = probe.reach("custom", sglang="0.5.17", launch=f"{DEEPSEEK} --disable-custom-all-reduce", gpu="h200")
+    assert found.reason.startswith("needs custom") and "custom_multinode" not in found.reason
+
+
+def test_a_launch_witness_is_a_tensor_of_whole_rows() -> None:
+    found = probe.reach("in_place_pynccl", sglang="0.5.9", launch=DEEPSEEK, gpu="h200")
+    assert found.witness is not None
+    nbytes = int(found.witness.code.split("nbytes=")[1].split(",")[0].split(")")[0])
+    assert nbytes % (7168 * 2) == 0
+    assert _executed(found.witness.code).rule == "in_place_pynccl"
+
+
+def test_a_flag_that_sglang_does_not_know_stands_beside_the_proof() -> None:
+    found = probe.reach("custom", sglang="0.5.16", launch=f"{DEEPSEEK} --nosuchflag", gpu="h200")
+    assert any("--nosuchflag" in note for note in found.assumed)
+
+
+def test_a_context_in_a_list_is_the_preset() -> None:
+    assert probe.route(4096, probe.Group.make(world_size=8), context=["capture"], sglang="0.5.9").rule == "custom"

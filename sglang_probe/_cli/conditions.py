@@ -101,13 +101,25 @@ def all_assumed(*lists: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for texts in lists for text in texts))
 
 
+_SHAPE = ("world_size", "nodes", "device", "consecutive", "tp_group", "captured")
+"""Facts that follow from the server's arguments alone."""
+
+
 def server_with_facts(args: argparse.Namespace, sglang: str) -> Server:
     """The server of the options with ``--fact`` in each of its groups."""
     server = read_server(argparse.Namespace(**{"log": None, "url": None, **vars(args), "sglang": sglang}))
     assert server is not None
     facts = facts_of(args.fact)
+    instead = []
+    for name, value in facts.items():
+        own = server.groups["tp"].facts.get(name)
+        if own is None or own.value == value or own.origin != "given":
+            continue
+        if name in _SHAPE:
+            raise InputError(name, value, f"the server's own arguments say {own.value}: change them, or leave the fact out")
+        instead.append(f"--fact {name}={value} stands in for what the server's own arguments say: {own.value}")
     groups = {
         name: group.with_facts("given", "--fact", **facts) if group.world_size > 1 else group
         for name, group in server.groups.items()
     }
-    return replace(server, groups=FrozenMap(groups))
+    return replace(server, groups=FrozenMap(groups), assumed=(*instead, *server.assumed))

@@ -57,9 +57,24 @@ def run_reach(args: argparse.Namespace) -> int:
         if ".." in args.sglang:
             raise InputError("fact", args.fact[0], "goes with one release: each release of a range has facts of its own")
         with using_key(args.api_key):
-            found = reach(args.target, server=server_with_facts(args, args.sglang), **common)
+            server = server_with_facts(args, args.sglang)
+            found = reach(args.target, server=server, described=_described(args), **common)
     else:
         with using_key(args.api_key):
             found = reach(args.target, **common, **server_keywords(args), **fixed_conditions(args))
     show(args, found.to_dict() if args.json else None, reach_page(found, args.verbose))
     return 1 if args.assert_unreachable and found.reachable else 0
+
+
+def _described(args: argparse.Namespace) -> str:
+    """The code that makes a group of the options' server with their facts; {group} is its name."""
+    from .conditions import server_keywords
+    from .options import facts_of
+
+    keywords = {name: value for name, value in server_keywords(args).items() if value is not None}
+    source = next(name for name in ("launch", "log", "url") if name in keywords)
+    first = keywords.pop(source)
+    more = "".join(f", {name}={value!r}" for name, value in keywords.items())
+    text = f"probe.read_{source}({first!r}, sglang={args.sglang!r}{more})".replace("{", "{{").replace("}", "}}")
+    facts = ", ".join(f"{name}={value}" for name, value in facts_of(args.fact).items())
+    return f'{text}.groups["{{group}}"].with_facts({facts})'

@@ -37,6 +37,7 @@ def reach(
     log: str | None = None,
     url: str | None = None,
     server: Server | None = None,
+    described: str | None = None,
     dtype: str = "bf16",
     hidden: int = 0,
     gpu: str | None = None,
@@ -51,13 +52,14 @@ def reach(
 
     Three levels: conditions (``dispatch``'s keywords, each fixed to a value or to a collection of values); a ``group``, ``launch`` line,
     ``log``, ``url`` or ``server``: all sizes, dtypes, layouts and contexts of a worker started so; a range of releases
-    (``sglang="0.5.9..0.5.23"``) on either. A name that is both a rule and a path means the rule; ``kind="path"`` says otherwise.
+    (``sglang="0.5.9..0.5.23"``) on either. ``described`` is how a witness is to name a group of ``server`` (with ``{group}``).
+    A name that is both a rule and a path means the rule; ``kind="path"`` says otherwise.
 
     Raises InputError for an unknown target or condition, a contradiction, or an empty range.
     """
     wanted, name = target_kind(target, kind), str(target)
     machine = {"gpu": gpu, "link": link, "nodes": nodes, "gpus": gpus, "env": env, "model": model}
-    asked = {"group": group, "launch": launch, "log": log, "url": url, "server": server}
+    asked: dict[str, Any] = {"group": group, "launch": launch, "log": log, "url": url, "server": server}
     given = [key for key, value in asked.items() if value is not None]
     if len(given) > 1:
         raise InputError(given[1], asked[given[1]], f"give either {given[0]} or {given[1]}")
@@ -69,6 +71,7 @@ def reach(
     if not given and any(value is not None for value in machine.values()):
         key = next(key for key, value in machine.items() if value is not None)
         raise InputError(key, machine[key], "the machine matters for a launch line or a log; give one of them, or conditions")
+    asked["described"] = described  # beside what was asked, not one of it
     if isinstance(sglang, str) and ".." in sglang:
         parts = [
             _one(name, wanted, resolve(one), asked, given, machine, dtype, hidden, fixed) for one in releases_between(sglang)
@@ -98,24 +101,24 @@ def worker_of(
     asked: Mapping[str, Any], key: str, release: Release, machine: Mapping[str, Any], dtype: str = "bf16", hidden: int = 0
 ) -> tuple[Worker, str]:
     """The worker behind a group, launch line, log, URL or server, and how code names its groups ({group} is the name)."""
-    value = asked[key]
+    value, described = asked[key], asked.get("described")
     if key == "group":
         facts = ", ".join(f"{name}={fact.value}" for name, fact in value.facts.items())
         return worker_of_group(value, release, dtype=dtype, hidden=hidden), f"probe.Group.make({facts})"
     if key == "server":
-        return worker_of_server(value, release), 'server.groups["{group}"]'
+        return worker_of_server(value, release), described or 'server.groups["{group}"]'
     from ..launch import read_launch, read_log, read_url
 
+    settings = "".join(f", {name}={setting!r}" for name, setting in machine.items() if setting is not None)
     if key == "launch":
         name = RELEASES[release.index]  # of a checkout: the nearest release, whose arguments are taken to be its own
         server = read_launch(value, sglang=name, **machine)
-        settings = "".join(f", {name}={setting!r}" for name, setting in machine.items() if setting is not None)
         text = f"probe.read_launch({value!r}, sglang={release.name!r}{settings})"
         return worker_of_server(server, release), _literal(text) + '.groups["{group}"]'
     reader = read_log if key == "log" else read_url
     server = reader(value, sglang=release.name, **machine)
     return worker_of_server(server, release), _literal(
-        f"probe.read_{key}({value!r}, sglang={release.name!r})"
+        f"probe.read_{key}({value!r}, sglang={release.name!r}{settings})"
     ) + '.groups["{group}"]'
 
 

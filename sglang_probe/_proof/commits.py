@@ -95,6 +95,10 @@ def open_range(checkout: str | Path, text: str) -> Range:
     note = ""
     if base != ends[0]:  # release tags lie on branches of their own
         own = git(path, "rev-list", "--count", f"{base}..{ends[0]}").strip()
+        if int(own) > int(git(path, "rev-list", "--count", f"{base}..{ends[1]}")):
+            raise InputError(
+                "range", text, f"{good} has more commits of its own than {bad or 'HEAD'}: give the older revision first"
+            )
         note = f"{good} is on a branch: walked from {base[:9]}, where it left; its own {own} commits are not looked at"
     tree = Tree(path, base)
     return Range(path, base, ends[1], tree._prefix, note)

@@ -132,7 +132,9 @@ def releases_between(text: str) -> tuple[str, ...]:
     """Releases of ``"0.5.9..0.5.23"``, both ends included, in order."""
     first, _, last = text.partition("..")
     names = [name for name in RELEASES if name not in COMMITS]
-    ends = [resolve(end).name for end in (first, last)]
+    eras = {row[0]: row[1] for row in _core.releases() if row[0] in names}
+    oldest = next((name for name in names if eras[name] == first.strip()), first)  # an era starts with its first release
+    ends = [resolve(end).name for end in (oldest, last)]
     for end, name in zip((first, last), ends, strict=True):
         if name not in names:
             raise InputError("sglang", end, "a range runs between releases, not commits")
@@ -216,18 +218,20 @@ def _reason(target: str, kind: Kind, release: Release, region: Region) -> str:
     """The smallest set of fixed conditions that already forbids the target."""
     if kind == "rule" and target not in rules_of(release):
         return f"{release.name} ({release.ruleset}) has no rule {target}"
-    names = list(region.fixed)
+    device = {name: values for name, values in region.fixed.items() if name == "device"}  # of the question, not a reason
+    names = [name for name in region.fixed if name != "device"]
     for size in range(len(names) + 1):
         for chosen in combinations(names, size):
-            part = {name: region.fixed[name] for name in chosen}
+            part = {**device, **{name: region.fixed[name] for name in chosen}}
             try:  # all of them together are what was walked already
                 forbidden = size == len(names) or not _reaches(target, kind, release, part)
             except InputError:  # a part of the fixed conditions that leaves nothing by itself
                 continue
             if forbidden:
                 if not chosen:
-                    return f"no state of {release.name} ({release.ruleset}) takes it on this kind of device"
-                return f"{conjunction_text(part)} already forbids it"
+                    kind_of = region.fixed.get("device", ("cuda",))[0]
+                    return f"no state of {release.name} ({release.ruleset}) takes it with device={kind_of}"
+                return f"{conjunction_text({name: region.fixed[name] for name in chosen})} already forbids it"
     return ""
 
 

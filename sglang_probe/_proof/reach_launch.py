@@ -6,6 +6,7 @@ Called by ``reach``. Invariant: the walk covers every class of every group; the 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from .. import _core
 from .._decision import Stop
+from .._facts import DTYPE_BYTES
 from .._releases import Release
 from .._route import PATHS, RULES, route
 from .._types import Call, Group
@@ -22,6 +24,8 @@ from .worker import COLUMN, Classes, Worker, call_of, classes_of, context_name
 _CONDITIONS = tuple(name for name, _, _ in _core.CONDITIONS)
 _TEXTS = {name: text for name, _, text in _core.CONDITIONS}
 _COMMUNICATOR = {name: communicator for name, communicator, _ in _core.CONDITIONS}
+_ASK = 16
+"""Flag of a row that only asks: it is no way to be chosen."""
 _CHOOSING = (0, 1, 8)
 """Blocks of a ruleset in which a rule is chosen: all_reduce, "auto", and the in-place op."""
 _CONTEXT_OF = {"piecewise": "piecewise", "compiling": "compiling"}
@@ -81,9 +85,6 @@ def _leading_to(path: int, release: Release) -> tuple[str, ...]:
     return leading_to(str(PATHS[path]), release)
 
 
-_ORDINARY = ("word", "layout", "residue", "dtype", "sample")
-
-
 def _found(rule: str, found: list[tuple[Classes, NDArray[np.uint64]]], worker: Worker, describe: str) -> RuleReach:
     raises = [str(path) for path in PATHS].index("raises")
     best: tuple[tuple[int, ...], Classes, NDArray[np.uint64]] | None = None
@@ -95,11 +96,25 @@ def _found(rule: str, found: list[tuple[Classes, NDArray[np.uint64]]], worker: W
                 best = (key, classes, row)
     assert best is not None
     _, classes, row = best
-    call = call_of(classes, row)
+    call = _whole_rows(call_of(classes, row), int(row[COLUMN["last"]]))
     context = context_name(int(row[COLUMN["context"]]))
     decision = route(call, classes.group, context=context, sglang=worker.release)
     witness = Witness(_witness_text(call, describe, classes.group, context, worker.release.name), decision)
     return RuleReach(rule, True, sum(len(rows) for _, rows in found), witness=witness)
+
+
+def _whole_rows(call: Call, last: int) -> Call:
+    """The call as [tokens, hidden], where its class has such a size: as a person would make it."""
+    width = call.hidden * DTYPE_BYTES[call.dtype]
+    if not width or call.dims != 2:
+        return call
+    tokens = -(-call.nbytes // width)
+    residue = [call.nbytes % n == 0 for n in (16, 4)]
+    for more in range(16):
+        nbytes = (tokens + more) * width
+        if nbytes <= last and [nbytes % n == 0 for n in (16, 4)] == residue:
+            return replace(call, nbytes=nbytes, tokens=tokens + more)
+    return call
 
 
 def _witness_text(call: Call, describe: str, group: Group, context: str, sglang: str) -> str:
@@ -184,7 +199,10 @@ def _rows(rule: str, ruleset: int) -> tuple[tuple[int, int], ...]:
     code, blocks = RULES.index(rule), _core.rulesets()[ruleset][3]
     traced = 1 << _CONDITIONS.index("compiling")  # the only way into "auto"
     return tuple(
-        (row[5] | (traced if name == 1 else 0), row[6]) for name in _CHOOSING for row in blocks.get(name, []) if row[0] == code
+        (row[5] | (traced if name == 1 else 0), row[6])
+        for name in _CHOOSING
+        for row in blocks.get(name, [])
+        if row[0] == code and not row[3] & _ASK
     )
 
 

@@ -47,7 +47,7 @@ class Region:
 def _values(name: str, value: object) -> tuple[Any, ...]:
     """One value, or several in a list, tuple or set; each checked."""
     if isinstance(value, Iterable) and not isinstance(value, str):
-        values = tuple(value)
+        values = tuple(dict.fromkeys(value))
         if not values:
             raise InputError(name, value, "no value is left: an empty space proves nothing")
     else:

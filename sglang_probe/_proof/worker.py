@@ -71,7 +71,22 @@ def worker_of_server(server: Server, release: Release) -> Worker:
     contexts = tuple(name for name in CONTEXTS if name not in never)
     hidden = server.model.hidden if server.model else 0
     dtype = server.model.dtype if server.model else "bf16"
-    return Worker(release, FrozenMap(groups), contexts, FrozenMap(never), hidden, dtype, server.assumed, FrozenMap(every), server)
+    return Worker(
+        release,
+        FrozenMap(groups),
+        contexts,
+        FrozenMap(never),
+        hidden,
+        dtype,
+        (*_loud(server), *server.assumed),
+        FrozenMap(every),
+        server,
+    )
+
+
+def _loud(server: Server) -> list[str]:
+    """Notes that may change the answer: a flag that SGLang does not know may be a slip of the pen."""
+    return [note for note in server.notes if "unknown" in note]
 
 
 def _distinct(groups: Mapping[str, Group]) -> dict[str, Group]:
