@@ -313,10 +313,14 @@ def lifted_bits(lift: Iterable[str]) -> int:
     return bits
 
 
+OF_SERVER = "the server's arguments"
+"""Source of the facts that a server's own arguments give to each of its groups."""
+
+
 def check_group(group: Group) -> None:
     """Refuses groups whose facts contradict one another."""
     # a server's own arguments are given too, for every group: there they only ask for what one rank does not build
-    given = {name: fact.value for name, fact in group.facts.items() if fact.origin == "given" and not fact.source}
+    given = {name: fact.value for name, fact in group.facts.items() if fact.origin == "given" and fact.source != OF_SERVER}
     world_size = group.world_size
     for name in ("own_custom", "own_mscclpp", "own_torch_symm_mem", "own_pcie_ipc", "fi_workspace"):
         if world_size == 1 and given.get(name):

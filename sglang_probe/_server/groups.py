@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from .. import _core
 from .._facts import DTYPES, check_dtype
+from .._route import OF_SERVER
 from .._types import Fusion, Group
 from .defaults import FIRST, Changes
 from .environment import environment_facts
@@ -93,7 +94,7 @@ def _common(state: State, piecewise: bool, decode_rows: int) -> Group:
     """What all groups of a server share: the machine, the flags, the environment."""
     gpu = state.gpu
     flags = {name: int(bool(state.get(flag, False))) for name, flag in _FACT_FLAGS.items()}
-    group = Group().with_facts("given", "the server's arguments", **flags, piecewise_server=piecewise, decode_rows=decode_rows)
+    group = Group().with_facts("given", OF_SERVER, **flags, piecewise_server=piecewise, decode_rows=decode_rows)
     group = group.with_facts("given", gpu.name, device=_core.DEVICES.index(state.device), arch=gpu.arch)
     return environment_facts(state, group)
 
@@ -112,7 +113,7 @@ def _group(state: State, name: str, ranks: range, common: Group, fusion: Fusion)
     nodes = len({rank // per_node for rank in ranks})
     group = Group(name, common.facts).with_facts(
         "given",
-        "the server's arguments",
+        OF_SERVER,
         world_size=size,
         nodes=nodes,
         consecutive=ranks.step == 1 or size == 1,
