@@ -13,7 +13,7 @@ from typing import Any, Literal
 from . import _core
 from ._decision import Blocked, Decision, Gate, Op, Stop
 from ._facts import fact_value, pack_call, pack_facts
-from ._releases import RULESETS, Release, resolve
+from ._releases import Release, resolve
 from ._resting import blocked_in_table, facts_behind
 from ._types import Call, FrozenMap, Group, InputError, Path
 
@@ -359,8 +359,3 @@ def router(
     check_group(group)
     call = Call(nbytes=1, dtype=dtype, hidden=hidden)
     return _core.Router(release.index, pack_facts(group), pack_call(call), context_bits(context), release.derived)
-
-
-def ruleset_rows(ruleset: str) -> Mapping[int, list[tuple[int, ...]]]:
-    """The rows of a ruleset as the core holds them; for documentation and tests."""
-    return _core.rulesets()[RULESETS.index(ruleset)][3]  # type: ignore[return-value] # rows are tuples of seven integers

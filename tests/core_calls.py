@@ -62,8 +62,8 @@ BAD: dict[str, Thunk] = {
     "state_count": lambda: _core.state_count(10**6),
     "state_word": lambda: _core.state_word(10**6),
     "state_of": lambda: _core.state_of(1 << 64),
-    "rulesets": lambda: _core.rulesets(1),  # type: ignore[call-arg]
-    "releases": lambda: _core.releases(1),  # type: ignore[call-arg]
+    "rulesets": lambda: _core.rulesets(1),  # type: ignore[call-arg] # bad on purpose
+    "releases": lambda: _core.releases(1),  # type: ignore[call-arg] # bad on purpose
     "gate": lambda: _core.gate(CASE[0], 10**6, FACTS, CALL, 3),
     "route": lambda: _core.route(*CASE, _SHORT),
     "bands": lambda: _core.bands(CASE[0], FACTS, CALL, 1 << 20),

@@ -29,7 +29,7 @@ SETUP = {name for name, when, _ in _core.STOPS if when == "SETUP"}
 
 
 def names(rows: object) -> tuple[str, ...]:
-    return tuple(row if isinstance(row, str) else row[0] for row in rows)  # type: ignore[attr-defined]
+    return tuple(row if isinstance(row, str) else row[0] for row in rows)  # type: ignore[attr-defined] # names, or rows of names
 
 
 class Answer(NamedTuple):

@@ -20,7 +20,7 @@ RTX = {"gpu": "rtx-pro-6000", "link": "pcie"}
 
 
 def read(line: str, sglang: str = "0.5.9", **machine: object) -> Server:
-    return read_launch(line, sglang=sglang, **{**H200, **machine})  # type: ignore[arg-type]
+    return read_launch(line, sglang=sglang, **{**H200, **machine})  # type: ignore[arg-type] # one keyword each
 
 
 def fact(server: Server, name: str, group: str = "tp") -> int:

@@ -24,7 +24,7 @@ H200 = {"gpu": "h200", "link": "nvlink"}
 
 
 def read(line: str, sglang: str = "0.5.9", **machine: object) -> Server:
-    return read_launch(line, sglang=sglang, **{**H200, **machine})  # type: ignore[arg-type]
+    return read_launch(line, sglang=sglang, **{**H200, **machine})  # type: ignore[arg-type] # one keyword each
 
 
 def fact(server: Server, name: str, group: str = "tp") -> int:

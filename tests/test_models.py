@@ -124,7 +124,7 @@ def test_the_folder_of_a_model_is_as_good_as_its_file_and_wins_over_a_name(tmp_p
 
 
 def test_a_config_without_a_vocabulary_is_counted_since_no_all_reduce_depends_on_it(tmp_path: pathlib.Path) -> None:
-    text = {key: value for key, value in KIMI["text_config"].items() if key != "vocab_size"}  # type: ignore[attr-defined]
+    text = {key: value for key, value in KIMI["text_config"].items() if key != "vocab_size"}  # type: ignore[attr-defined] # a dict of dicts
     assert models.load_model(write(tmp_path, {**KIMI, "text_config": text})).vocab == 0
     assert models.load_model(write(tmp_path, {**KIMI, "text_config": text, "vocab_size": 163840})).vocab == 163840
     assert plan_calls(models.load_model(write(tmp_path, {**KIMI, "text_config": text})), serve(), 1, "0.5.9").count == 123

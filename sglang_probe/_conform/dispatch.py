@@ -154,7 +154,7 @@ class Dispatch:
     def _coordinator(self, lifted: type) -> Any:
         unknown = self.unknown
 
-        class Coordinator(lifted):  # type: ignore[misc]
+        class Coordinator(lifted):  # type: ignore[misc] # a class that is known at run time alone
             def __getattr__(self, name: str) -> Any:
                 if name.endswith(("_comm", "_communicator")):
                     unknown.add(name)

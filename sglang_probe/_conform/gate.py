@@ -122,7 +122,7 @@ def compare(result: Result, gate: Gate, cases: Iterable[Case], theirs: Callable[
     """Every case against SGLang's code: state, exception, kernel, whether running raises, whether the result is new."""
     group = Grouping(result, FACTS)
     for case in cases:
-        seen = observe(lambda case=case: theirs(case))  # type: ignore[misc]
+        seen = observe(lambda case=case: theirs(case))  # type: ignore[misc] # the default binds the loop's case
         ours = gate.ask(case)
         point = {"nbytes": case.nbytes, "dtype": case.dtype, "context": "+".join(case.context) or "eager", **case.call}
         group.check(

@@ -226,7 +226,7 @@ def _with_config(argv: list[str], sglang: str, parsed: Parsed) -> list[str]:
 
 def _read_yaml(path: str, parsed: Parsed) -> Mapping[Any, Any]:
     try:
-        import yaml  # type: ignore[import-untyped, unused-ignore]
+        import yaml  # type: ignore[import-untyped, unused-ignore] # optional
     except ImportError:
         parsed.notes.append(
             f"--config {path}: not read, because PyYAML is not installed here; its flags are missing from this answer"

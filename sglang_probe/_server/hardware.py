@@ -138,7 +138,7 @@ class Found:
 def find_gpus() -> Found:
     """The GPUs of this machine, through nvidia-ml-py. Raises ProbeUnavailable where it, the driver or a GPU is missing."""
     try:
-        import pynvml  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        import pynvml  # type: ignore[import-not-found, import-untyped, unused-ignore] # optional
     except ImportError:
         raise ProbeUnavailable("no nvidia-ml-py here to look for GPUs: install it, or give --gpu and --link") from None
     try:

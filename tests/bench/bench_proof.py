@@ -100,11 +100,11 @@ def bench_launch(version: str) -> None:
             return probe.reach("piecewise_pynccl", sglang=release, launch=LINE, gpu=GPU)
 
         def of_server(release: str = release, server: object = server) -> object:
-            return probe.reach("piecewise_pynccl", sglang=release, server=server)  # type: ignore[arg-type]
+            return probe.reach("piecewise_pynccl", sglang=release, server=server)  # type: ignore[arg-type] # the table holds objects
 
         first, of_path, given, theirs = rounds(
             timed(whole, 3),
-            timed(lambda release=release: probe.reach("custom", kind="path", sglang=release, launch=LINE, gpu=GPU), 3),  # type: ignore[misc]
+            timed(lambda release=release: probe.reach("custom", kind="path", sglang=release, launch=LINE, gpu=GPU), 3),  # type: ignore[misc] # bound
             timed(of_server, 3),
             timed(walk),
         )

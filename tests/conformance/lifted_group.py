@@ -64,7 +64,7 @@ class LiftedGroup(Dispatch):
     def __post_init__(self) -> None:
         self._trace: list[str] = []
         self._compiling = self._piecewise = self._deterministic = self._shm = False
-        self._new = self._input = None  # type: ignore[assignment]
+        self._new = self._input = None  # type: ignore[assignment] # set by each call
         self.facts: Mapping[str, int] = FACTS
         self.lab, self._asks = Lab(self.tree), _asks(self.tree)
         self._context: frozenset[str] = frozenset()
@@ -98,7 +98,7 @@ class LiftedGroup(Dispatch):
         envs = SimpleNamespace(
             **{name: SimpleNamespace(get=get, is_set=lambda get=get: get() is not None) for name, get in setting.items()}
         )
-        is_device = lambda *names: lambda: self.fact("device") in [DEVICES[n] for n in names]  # noqa: E731
+        is_device = lambda *names: lambda: self.fact("device") in [DEVICES[n] for n in names]  # noqa: E731 # one line each, for the scope
         return {
             "torch": torch,
             "envs": envs,
@@ -182,7 +182,7 @@ class LiftedGroup(Dispatch):
         if not hasattr(self, "_known_class"):
             unknown, lifted = self.unknown, self._class
 
-            class Coordinator(lifted):  # type: ignore[misc,valid-type]
+            class Coordinator(lifted):  # type: ignore[misc,valid-type] # known at run time alone
                 def __getattr__(self, name: str) -> Any:
                     if name.endswith(("_comm", "_communicator")):
                         unknown.add(name)
@@ -198,7 +198,7 @@ class LiftedGroup(Dispatch):
                     self._trace.append(f"resolved {method}")
                     return method
 
-                Coordinator._resolve_outplace_all_reduce_method = resolved  # type: ignore[attr-defined]
+                Coordinator._resolve_outplace_all_reduce_method = resolved  # type: ignore[attr-defined] # as above
         return self._known_class
 
     def _case(self, name: str) -> Case:
