@@ -11,7 +11,12 @@
     X(NOMEM, "out of memory")            \
     X(UNAVAILABLE, "not available here") \
     X(TIMEOUT, "timed out")              \
-    X(INTERNAL, "internal error")
+    X(INTERNAL, "internal error")        \
+    X(SYSTEM, "system call failed")      \
+    X(CUDA, "CUDA failed")               \
+    X(NCCL, "NCCL failed")               \
+    X(PEER, "another rank failed")       \
+    X(MISMATCH, "ranks disagree")
 
 /* X(ENUM, name, text): what executes. */
 #define SP_PATHS(X)                                                                      \
@@ -134,6 +139,7 @@
     X(DRY, "dry", 1, "v1 in graph warm-up: a dummy tensor, nothing is communicated")     \
     X(MULTIMEM, "multimem", 1, "torch symmetric memory through NVLink multicast")        \
     X(TORCH_TWO_SHOT, "torch_two_shot", 1, "torch symmetric memory, two-shot")           \
-    X(AITER, "aiter", 0, "AMD's own library decides")
+    X(AITER, "aiter", 0, "AMD's own library decides")                                    \
+    X(LIMIT, "limit", 0, "ours, no release picks it: the flag travels in the data")
 
 #endif

@@ -1,0 +1,12 @@
+/* The host device: every path among CPU ranks over the board. Its table is for the Coordinator in csrc/py.
+ * Invariant: same buffers, same in-place-ness, same kernels by name as on GPUs; its times are those of a CPU and are called so. */
+#ifndef SP_HOST_H
+#define SP_HOST_H
+
+#include "board.h"
+
+extern const sp_seam sp_host_seam;
+
+/* join() of the host needs the board itself: its exchange's `self` is the sp_board. */
+
+#endif
