@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ._proof.reach import Reach, Witness
     from ._releases import Release, resolve
     from ._route import CONTEXTS, dispatch, route, router
+    from ._run.coordinator import Coordinator
+    from ._run.local_group import LocalGroup
     from ._step.step import Step, step
     from ._types import Call, Fact, Fusion, Group, InputError, Model, Path, ProbeError, ProbeUnavailable, Server, Setting
     from .launch import find_server, read_launch, read_log, read_url
@@ -32,6 +34,8 @@ _HOME = {
     "_decision": ("Blocked", "Decision", "Gate", "Stop"),
     "_releases": ("Release", "resolve"),
     "_route": ("CONTEXTS", "dispatch", "route", "router"),
+    "_run.coordinator": ("Coordinator",),
+    "_run.local_group": ("LocalGroup",),
     "_types": (
         "Call",
         "Fact",
@@ -67,6 +71,7 @@ __all__ = [
     "Blocked",
     "CONTEXTS",
     "Call",
+    "Coordinator",
     "Decision",
     "Diff",
     "Fact",
@@ -75,6 +80,7 @@ __all__ = [
     "Group",
     "History",
     "InputError",
+    "LocalGroup",
     "Matrix",
     "Model",
     "Path",

@@ -1,10 +1,12 @@
 # Types of the C extension; tests/test_stub.py holds every name and signature against the module.
-from typing import Final, overload
+from typing import Any, Final, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from typing_extensions import Buffer  # known to type checkers; nothing is installed for it
+from typing_extensions import Buffer as _Bytes  # known to type checkers; nothing is installed for it
 
+from ._decision import Decision
+from ._run.coordinator import Settings
 from ._types import Path
 
 PATHS: Final[tuple[tuple[str, str], ...]]
@@ -31,7 +33,7 @@ _Answer = tuple[int, int, int, int, int, int, int, int, int]
 def register_paths(members: tuple[Path, ...], /) -> None: ...
 def path(ruleset: int, word: int, /) -> Path: ...
 def decide(ruleset: int, word: int, /) -> _Codes: ...
-def decide_derived(table: Buffer, word: int, /) -> _Codes: ...
+def decide_derived(table: _Bytes, word: int, /) -> _Codes: ...
 def explain(ruleset: int, word: int, raises: int = 0, /) -> tuple[_Codes, _Codes, tuple[tuple[int, int, int], ...]]: ...
 def walk(ruleset: int, /) -> NDArray[np.uint8]: ...
 def state_count(ruleset: int, /) -> int: ...
@@ -41,20 +43,29 @@ def rulesets() -> tuple[tuple[str, str, int, dict[int, list[tuple[int, int, int,
 def releases() -> tuple[tuple[str, str, int, int, int, int, int, int, int, int], ...]: ...
 def gate(release: int, gate: int, facts: tuple[int, ...], call: tuple[int, ...], context: int, /) -> _Answer: ...
 def route(
-    release: int, facts: tuple[int, ...], call: tuple[int, ...], context: int, derived: Buffer | None = None, lifted: int = 0, /
+    release: int,
+    facts: tuple[int, ...],
+    call: tuple[int, ...],
+    context: int,
+    derived: _Bytes | None = None,
+    lifted: int = 0,
+    off: int = 0,
+    on: int = 0,
+    kernel: int = 0,
+    /,
 ) -> tuple[tuple[int, int], tuple[_Answer, ...], _Codes, tuple[int, int, int, int, int, int], tuple[int, int]]: ...
 def bands(
-    release: int, facts: tuple[int, ...], call: tuple[int, ...], context: int, derived: Buffer | None = None, /
+    release: int, facts: tuple[int, ...], call: tuple[int, ...], context: int, derived: _Bytes | None = None, /
 ) -> tuple[tuple[int, tuple[int, int, int]], ...]: ...
-def tally(ruleset: int, region: bytes, derived: Buffer | None = None, /) -> tuple[int, list[tuple[int, int, int, int]]]: ...
-def reaches(ruleset: int, region: bytes, rule: int, path: int, derived: Buffer | None = None, /) -> bool: ...
+def tally(ruleset: int, region: bytes, derived: _Bytes | None = None, /) -> tuple[int, list[tuple[int, int, int, int]]]: ...
+def reaches(ruleset: int, region: bytes, rule: int, path: int, derived: _Bytes | None = None, /) -> bool: ...
 def region_count(region: bytes, /) -> int: ...
 def changes(
     ruleset_a: int,
     ruleset_b: int,
     region: bytes,
-    derived_a: Buffer | None = None,
-    derived_b: Buffer | None = None,
+    derived_a: _Bytes | None = None,
+    derived_b: _Bytes | None = None,
     /,
 ) -> tuple[int, int, tuple[tuple[bytes, int, int, int, _Codes, _Codes], ...]]: ...
 def classes(
@@ -64,7 +75,7 @@ def classes(
     contexts: tuple[int, ...],
     dtypes: int,
     layouts: int,
-    derived: Buffer | None = None,
+    derived: _Bytes | None = None,
     /,
 ) -> NDArray[np.uint64]: ...
 
@@ -72,7 +83,7 @@ class Router:
     """Paths by size for one case."""
 
     def __new__(
-        cls, release: int, facts: tuple[int, ...], call: tuple[int, ...], context: int, derived: Buffer | None = None, /
+        cls, release: int, facts: tuple[int, ...], call: tuple[int, ...], context: int, derived: _Bytes | None = None, /
     ) -> Router: ...
     @overload
     def __call__(self, nbytes: int, /) -> Path: ...
@@ -80,3 +91,96 @@ class Router:
     def __call__(self, sizes: ArrayLike, /) -> NDArray[np.uint8]: ...
     @property
     def edges(self) -> tuple[int, ...]: ...
+
+class ProbeError(Exception):
+    """Something of ours failed; the text says what and what to do about it."""
+
+class ProbeUnavailable(ProbeError):
+    """A part that this machine does not have (a GPU, an index, a package); the text says which."""
+
+def board_create(size: int, arena_bytes: int = 67108864, /) -> int: ...
+
+class Board:
+    """The shared memory on which the ranks of one machine meet; rank -1 looks on."""
+
+    size: int
+    def __new__(cls, fd: int, rank: int = -1) -> Board: ...
+    def fail(self, rank: int, text: str, /) -> None: ...
+    def check(self) -> None: ...
+    def describe(self) -> str: ...
+
+class Buffer:
+    """Memory of a Coordinator's device."""
+
+    address: int
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __dlpack__(self, **kwargs: Any) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+class Graph:
+    """Captured calls of one rank."""
+
+    def replay(self, times: int = 1, timed: bool = False, /) -> tuple[float, float] | None: ...
+
+class Reduced:
+    """What one all_reduce gave back."""
+
+    tensor: Any
+    path: Path
+    rule: str
+    kernel: str
+    reduces: bool
+    returns_new: bool
+    host_us: float | None
+    device_us: float | None
+    seq: int
+    decision: Decision
+
+class Coordinator:
+    """The dispatch over real communicators, one rank of it. Joining is collective."""
+
+    rank: int
+    world_size: int
+    device: str
+    timing: bool
+    timeout_s: float
+    seq: int
+    def __init__(
+        self,
+        device: Any,
+        board: int,
+        rank: int,
+        ordinal: int = 0,
+        timeout_s: float = 30.0,
+        max_bytes: int = 16777216,
+        nccl: str | None = None,
+    ) -> None: ...
+    def all_reduce(self, tensor: Any, /) -> Reduced: ...
+    def plan(self, tensor: Any, /) -> tuple[int, int, int, int, int, int, int]: ...
+    def configure(
+        self,
+        settings: Settings,
+        release: int,
+        facts: tuple[int, ...],
+        context: int,
+        off: int,
+        on: int,
+        kernel: int,
+        derived: bytes | None,
+        /,
+    ) -> None: ...
+    def register_path(self, path: int, implementation: Any, /) -> None: ...
+    def enter_capture(self) -> None: ...
+    def exit_capture(self) -> int: ...
+    def begin_graph(self, stream: int = 0, /) -> None: ...
+    def end_graph(self, stream: int = 0, /) -> Graph: ...
+    def buffer(self, nbytes: int, window: bool = False, /) -> Buffer: ...
+    def wait(self, stream: int = 0, /) -> None: ...
+    def barrier(self) -> None: ...
+    def runs(self) -> tuple[tuple[str, int], ...]: ...
+    def supports(self, path: int, kernel: int, dtype: int, nbytes: int, /) -> str: ...
+    def cost(self, tensor: Any, rounds: int = 20, /) -> tuple[float, float, float | None]: ...
+    def ran(self, path: int, /) -> int: ...
+    def describe(self) -> str: ...
+    def close(self) -> None: ...

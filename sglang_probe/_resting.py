@@ -37,7 +37,9 @@ def _alternatives(name: str, value: int, group: Group) -> Iterable[int]:
     return [other for other in dict.fromkeys(tried) if other != value and low <= other <= high]
 
 
-def facts_behind(release: Release, group: Group, call: Call, bits: int, path: int) -> FrozenMap[str, Fact]:
+def facts_behind(
+    release: Release, group: Group, call: Call, bits: int, path: int, switches: tuple[int, int, int] = (0, 0, 0)
+) -> FrozenMap[str, Fact]:
     """Facts of which a change alone changes the path. Facts that matter only together (a package and the flag that asks for it) are not
     among them: the gates' stops name those.
     """
@@ -49,7 +51,7 @@ def facts_behind(release: Release, group: Group, call: Call, bits: int, path: in
             if name == "nodes" and other > group.world_size or name == "world_size" and other < fact_value(group, "nodes"):
                 continue
             facts = (*packed[:i], other, *packed[i + 1 :])
-            if _core.route(release.index, facts, call_fields, bits, release.derived)[2][0] != path:
+            if _core.route(release.index, facts, call_fields, bits, release.derived, 0, *switches)[2][0] != path:
                 found[name] = fact
                 break
     return FrozenMap(found)

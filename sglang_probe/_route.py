@@ -259,9 +259,18 @@ def route(
     if not isinstance(call, Call):
         call = Call(nbytes=_whole("call", call))
     check_group(group)
-    facts, packed, bits = pack_facts(group), pack_call(call), context_bits(context)
+    return decide(release, group, call, context_bits(context), lifted=lifted_bits(lift))
+
+
+def decide(
+    release: Release, group: Group, call: Call, bits: int, *, lifted: int = 0, switches: tuple[int, int, int] = (0, 0, 0)
+) -> Decision:
+    """The Decision of one call. ``switches`` are the Coordinator's: bits of GATES whose ``disabled`` somebody set, those where somebody
+    cleared it, and the kernel that custom all-reduce is told to run (0: its own choice).
+    """
+    facts, packed = pack_facts(group), pack_call(call)
     (word, raises), answers, codes, extra, (next_path, next_rule) = _core.route(
-        release.index, facts, packed, bits, release.derived, lifted_bits(lift)
+        release.index, facts, packed, bits, release.derived, lifted, *switches
     )
     path, rule, op, _, exception = codes
     backend, kernel, returns_new, cloned, reduces, assumed = extra
@@ -290,7 +299,7 @@ def route(
         next_best=following,
         conditions=_names(word),
         not_conformed=_not_conformed(release, gates, kernel, assumed, outside),
-        _facts=partial(facts_behind, release, group, call, bits, path),
+        _facts=partial(facts_behind, release, group, call, bits, path, switches),
         _source=partial(_find_source, release, RULES[rule]),
     )
 

@@ -1,4 +1,5 @@
-"""The nouns of the public API: facts, groups, calls, models, servers. Every other module imports them; they import nothing of ours.
+"""The nouns of the public API: facts, groups, calls, models, servers. Every other module imports them; they import only the core, whose
+exceptions are the package's.
 
 Invariant: a fact never travels without its origin (given, found or assumed), so an answer can always print what it rests on.
 """
@@ -10,15 +11,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
+from ._core import ProbeError, ProbeUnavailable
+
+__all__ = [  # the two exceptions too: they are made by the core, and belong to the nouns
+    "Call",
+    "Fact",
+    "FrozenMap",
+    "Fusion",
+    "Group",
+    "InputError",
+    "Model",
+    "Origin",
+    "Path",
+    "ProbeError",
+    "ProbeUnavailable",
+    "Server",
+    "Setting",
+]
+
 Origin = Literal["given", "found", "assumed"]
 
-
-class ProbeError(Exception):
-    """Something of ours failed; the text says what and what to do about it."""
-
-
-class ProbeUnavailable(ProbeError):
-    """A part that this machine does not have (a GPU, an index, a package); the text says which."""
 
 
 class InputError(ProbeError, ValueError):

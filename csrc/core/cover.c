@@ -71,8 +71,8 @@ static sp_status add_cube(cover *c, const sp_cube *cube) {
     return SP_OK;
 }
 
-static sp_status collect(cover *c, const sp_rules *a, const sp_rules *b, const sp_region *region) {
-    for (sp_walker w = {.region = region, .stride = c->stride}; sp_region_next(&w); c->out->states++) {
+static sp_status collect(cover *c, const sp_rules *a, const sp_rules *b, const sp_subspace *region) {
+    for (sp_walker w = {.region = region, .stride = c->stride}; sp_subspace_next(&w); c->out->states++) {
         sp_decision before, after;
         sp_query query = {.word = w.word};
         SP_TRY(sp_rules_decide(a, &query, &before));
@@ -98,9 +98,9 @@ static sp_status collect(cover *c, const sp_rules *a, const sp_rules *b, const s
 typedef bool visit(cover *c, uint32_t at, void *with);
 
 static bool each_state(cover *c, const sp_cube *cube, visit *seen, void *with) {
-    sp_region region = {.ranks = true};
+    sp_subspace region = {.ranks = true};
     memcpy(region.allowed, cube->allowed, sizeof region.allowed);
-    for (sp_walker w = {.region = &region, .stride = c->stride}; sp_region_next(&w);)
+    for (sp_walker w = {.region = &region, .stride = c->stride}; sp_subspace_next(&w);)
         if (!seen(c, c->index[w.index], with)) return false;
     return true;
 }
@@ -123,7 +123,7 @@ static uint64_t cube_states(const sp_cube *cube) {
     return states;
 }
 
-static void expand(cover *c, const change *from, const sp_region *region, sp_cube *cube) {
+static void expand(cover *c, const change *from, const sp_subspace *region, sp_cube *cube) {
     uint16_t group = from->group;
     for (int i = 0; i < SP_AXIS_COUNT; i++) cube->allowed[i] = (uint8_t)(1 << from->value[i]);
     for (int i = 0; i < SP_AXIS_COUNT; i++)
@@ -140,7 +140,7 @@ static void expand(cover *c, const change *from, const sp_region *region, sp_cub
     cube->states = cube_states(cube);
 }
 
-static sp_status cover_all(cover *c, const sp_region *region) {
+static sp_status cover_all(cover *c, const sp_subspace *region) {
     int one = 1, minus = -1;
     size_t first = c->out->count;
     for (size_t i = 0; i < c->count; i++) {
@@ -162,7 +162,7 @@ static sp_status cover_all(cover *c, const sp_region *region) {
     return SP_OK;
 }
 
-sp_status sp_region_diff(const sp_rules *a, const sp_rules *b, const sp_region *region, sp_changes *changes) {
+sp_status sp_subspace_diff(const sp_rules *a, const sp_rules *b, const sp_subspace *region, sp_changes *changes) {
     cover c = {.out = changes};
     memset(changes, 0, sizeof *changes);
     uint64_t size = 1;

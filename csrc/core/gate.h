@@ -28,6 +28,8 @@ typedef struct sp_case {
     uint32_t context; /* SP_CTX() bits */
     sp_edges *edges;  /* NULL where nobody asks */
     uint64_t lifted;  /* SP_STOP() bits that are taken not to be there: what if */
+    uint32_t off, on; /* SP_GATE_BIT() of communicators whose `disabled` somebody set, or cleared, since they were built */
+    uint8_t kernel;   /* sp_kernel that custom all-reduce runs instead of its own choice; UNKNOWN: its own */
 } sp_case;
 
 typedef struct sp_answer {
@@ -73,6 +75,8 @@ typedef enum sp_gate_id {
 #undef X
         SP_GATE_COUNT
 } sp_gate_id;
+
+#define SP_GATE_BIT(id) (UINT32_C(1) << SP_GATE_##id)
 
 #define X(id, function, name) sp_gate function;
 SP_GATES(X)

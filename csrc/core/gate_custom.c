@@ -127,7 +127,7 @@ static void settle(const sp_case *c, sp_answer *a, uint64_t setup, uint64_t off,
     a->returns_new = true;
     if (a->state != SP_STATE_ACCEPTS) return;
     bool dry = is_dry(c, has);
-    a->kernel = dry ? SP_KERNEL_DRY : kernel;
+    a->kernel = dry ? SP_KERNEL_DRY : c->kernel ? c->kernel : kernel;
     a->reduces = !dry;
     a->assumed |= !dry;
     if (!dry && a->backend != SP_BACKEND_AITER && !sp_custom_has_kernel(c->call->dtype)) a->exception = SP_EXC_RUNTIME_ERROR;

@@ -130,6 +130,7 @@ static uint8_t raises(const sp_case *c) {
 }
 
 static void accept(const sp_case *c, sp_answer *a, uint8_t kernel) {
+    if (c->kernel) kernel = c->kernel;
     a->state = SP_STATE_ACCEPTS;
     a->kernel = kernel;
     a->returns_new = returns_new(c, kernel);

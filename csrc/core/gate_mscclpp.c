@@ -87,7 +87,7 @@ void sp_gate_mscclpp(const sp_case *c, sp_answer *answer) {
         return;
     }
     built b = generation == 1 ? build_first(f) : generation == 2 ? build_second(f) : build_third(f);
-    bool switched_on = c->context & SP_CTX(IN_CAPTURE) && f->captured;
+    bool switched_on = c->on & SP_GATE_BIT(MSCCLPP) || (c->context & SP_CTX(IN_CAPTURE) && f->captured);
     answer->stops = b.stops | stops_call(c, &b);
     answer->limit = b.maximum;
     answer->backend = SP_BACKEND_MSCCLPP;

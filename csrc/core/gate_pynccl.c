@@ -7,7 +7,7 @@
 void sp_gate_pynccl(const sp_case *c, sp_answer *answer) {
     const sp_facts *f = c->facts;
     bool cuda_alike = f->device == SP_DEVICE_CUDA || f->device == SP_DEVICE_HIP || f->device == SP_DEVICE_MUSA;
-    bool enabled = f->pdmux || (c->context & SP_CTX(IN_CAPTURE) && f->captured);
+    bool enabled = f->pdmux || c->on & SP_GATE_BIT(PYNCCL) || (c->context & SP_CTX(IN_CAPTURE) && f->captured);
     answer->backend = SP_BACKEND_NCCL;
     if (!f->own_pynccl) answer->stops |= SP_STOP(NOT_OWNED);
     if (f->world_size == 1) answer->stops |= SP_STOP(WORLD_SIZE);

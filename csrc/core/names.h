@@ -81,4 +81,32 @@ _Static_assert(SP_CTX_COUNT <= 32, "the context word has 32 bits");
 
 extern const int sp_dtype_bytes[SP_DTYPE_COUNT];
 
+/* Names by code, for the texts of errors. */
+static inline const char *sp_path_name(uint8_t path) {
+    static const char *const names[] = {
+#define X(id, name, text) name,
+        SP_PATHS(X)
+#undef X
+    };
+    return path < SP_PATH_COUNT ? names[path] : "?";
+}
+
+static inline const char *sp_kernel_name(uint8_t kernel) {
+    static const char *const names[] = {
+#define X(id, name, conformed, text) name,
+        SP_KERNELS(X)
+#undef X
+    };
+    return kernel < sizeof names / sizeof *names ? names[kernel] : "?";
+}
+
+static inline const char *sp_dtype_name(uint8_t dtype) {
+    static const char *const names[] = {
+#define X(id, name, bytes) name,
+        SP_DTYPES(X)
+#undef X
+    };
+    return dtype < SP_DTYPE_COUNT ? names[dtype] : "?";
+}
+
 #endif

@@ -107,6 +107,11 @@ typedef struct sp_seam {
     sp_status (*elapsed)(sp_comm *comm, double *us, sp_deadline deadline); /* device time between the two marks */
     sp_status (*wait)(sp_comm *comm, void *stream, sp_deadline deadline);  /* everything on the stream */
     uint64_t (*ran)(sp_comm *comm, uint8_t path);                          /* calls that the device itself counted as run */
+    /* Memory that NCCL knows as a window on every rank (its symmetric memory). Collective; NULL where there is no NCCL. */
+    sp_status (*window_alloc)(sp_comm *comm, size_t bytes, void **data, sp_deadline deadline);
+    void (*window_free)(sp_comm *comm, void *data);
+    /* The library's own call of this path, `calls` times with nothing of ours around it; NULL where there is none. For measuring. */
+    sp_status (*bare)(sp_comm *comm, const sp_work *work, unsigned calls);
 } sp_seam;
 
 /* Memory of the same size on every rank, each rank's mapped by all: what custom paths are made of. Collective. */

@@ -59,6 +59,13 @@ static void lift(sp_answer *a, uint64_t lifted) {
     a->assumed = true;
 }
 
+/* Somebody set its `disabled`: it is there, and asked nothing. */
+static void switch_off(sp_answer *a) {
+    if (a->state == SP_STATE_ABSENT) return;
+    a->state = SP_STATE_DISABLED;
+    a->stops |= SP_STOP(SWITCHED_OFF);
+}
+
 static void ask(const sp_rules *rules, const sp_case *c, sp_route_result *r) {
     const sp_facts *f = c->facts;
     uint64_t word = SP_BIT(RANKS);
@@ -66,6 +73,7 @@ static void ask(const sp_rules *rules, const sp_case *c, sp_route_result *r) {
         r->answers[i] = (sp_answer){.reduces = true};
         gates[i](c, &r->answers[i]);
         lift(&r->answers[i], c->lifted);
+        if (c->off >> i & 1) switch_off(&r->answers[i]);
     }
     for (size_t i = 0; i < sizeof communicators / sizeof *communicators; i++) {
         const sp_answer *a = &r->answers[communicators[i].gate];

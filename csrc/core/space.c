@@ -35,19 +35,19 @@ static const struct {
 
 int sp_axis_values(int axis) { return axes[axis].values; }
 
-void sp_region_init(const sp_ruleset *ruleset, sp_region *region) {
+void sp_subspace_init(const sp_ruleset *ruleset, sp_subspace *region) {
     for (int i = 0; i < SP_AXIS_COUNT; i++) region->allowed[i] = i < SP_AXIS_pcie_ipc ? 1 : (uint8_t)((1 << axes[i].values) - 1);
     if (!(ruleset->reads & SP_BIT(PCIE_PRESENT))) region->allowed[SP_AXIS_pcie_ipc] = 1;
     region->one_rank = region->ranks = true;
 }
 
-uint64_t sp_region_count(const sp_region *region) {
+uint64_t sp_subspace_count(const sp_subspace *region) {
     uint64_t count = region->ranks;
     for (int i = 0; i < SP_AXIS_COUNT; i++) count *= (uint64_t)__builtin_popcount(region->allowed[i]);
     return count + region->one_rank;
 }
 
-uint64_t sp_region_word(const uint8_t value[SP_AXIS_COUNT]) {
+uint64_t sp_subspace_word(const uint8_t value[SP_AXIS_COUNT]) {
     uint64_t word = SP_BIT(RANKS);
     for (int i = 0; i < SP_AXIS_COUNT; i++) word |= axes[i].bits[value[i]];
     return word;
@@ -57,8 +57,8 @@ static uint8_t first_value(uint8_t allowed) { return (uint8_t)__builtin_ctz(allo
 
 static uint32_t cost_of_value(uint8_t value) { return value ? 8u + value : 0; }
 
-bool sp_region_next(sp_walker *w) {
-    const sp_region *r = w->region;
+bool sp_subspace_next(sp_walker *w) {
+    const sp_subspace *r = w->region;
     if (r->one_rank && !w->one_rank_done) {
         w->one_rank_done = true;
         w->word = 0;
@@ -73,7 +73,7 @@ bool sp_region_next(sp_walker *w) {
             w->cost += cost_of_value(w->value[i]);
             if (w->stride) w->index += w->value[i] * w->stride[i];
         }
-        w->word = sp_region_word(w->value);
+        w->word = sp_subspace_word(w->value);
         return true;
     }
     for (int i = SP_AXIS_COUNT; i--;) {
@@ -90,9 +90,9 @@ bool sp_region_next(sp_walker *w) {
     return false;
 }
 
-sp_status sp_region_tally(const sp_rules *rules, const sp_region *region, sp_tally *tally) {
+sp_status sp_subspace_tally(const sp_rules *rules, const sp_subspace *region, sp_tally *tally) {
     memset(tally, 0, sizeof *tally);
-    for (sp_walker w = {.region = region}; sp_region_next(&w); tally->states++) {
+    for (sp_walker w = {.region = region}; sp_subspace_next(&w); tally->states++) {
         sp_decision d;
         SP_TRY(sp_rules_decide(rules, &(sp_query){.word = w.word}, &d));
         sp_hit *hit = &tally->hits[d.rule][d.path];
@@ -104,9 +104,9 @@ sp_status sp_region_tally(const sp_rules *rules, const sp_region *region, sp_tal
     return SP_OK;
 }
 
-sp_status sp_region_reaches(const sp_rules *rules, const sp_region *region, uint8_t rule, uint8_t path, bool *reaches) {
+sp_status sp_subspace_reaches(const sp_rules *rules, const sp_subspace *region, uint8_t rule, uint8_t path, bool *reaches) {
     *reaches = false;
-    for (sp_walker w = {.region = region}; !*reaches && sp_region_next(&w);) {
+    for (sp_walker w = {.region = region}; !*reaches && sp_subspace_next(&w);) {
         sp_decision d;
         SP_TRY(sp_rules_decide(rules, &(sp_query){.word = w.word}, &d));
         *reaches = rule ? d.rule == rule : d.path == path;
@@ -124,7 +124,7 @@ uint64_t sp_state_word(size_t state) {
         value[i] = (uint8_t)(rest % axes[i].values);
         rest /= axes[i].values;
     }
-    return sp_region_word(value);
+    return sp_subspace_word(value);
 }
 
 int64_t sp_state_of(uint64_t word) {

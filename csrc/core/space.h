@@ -1,5 +1,5 @@
 /* The space of conditions: regions of it, their walk, what a walk tallies, and where two rulesets differ.
- * Called by the binding for reach, diff and the walks of conform. Invariant: one iterator (sp_region_next) visits every state of a
+ * Called by the binding for reach, diff and the walks of conform. Invariant: one iterator (sp_subspace_next) visits every state of a
  * region once; everything else is a projection of that walk, so that "unreachable" and "no state changes" are proofs by exhaustion. */
 #ifndef SP_SPACE_H
 #define SP_SPACE_H
@@ -35,14 +35,14 @@ typedef enum sp_axis {
 } sp_axis;
 
 /* For every axis the values it may take, as a bit mask; and whether the one state of world size 1 belongs to it. */
-typedef struct sp_region {
+typedef struct sp_subspace {
     uint8_t allowed[SP_AXIS_COUNT];
     bool one_rank; /* world size 1 */
     bool ranks;    /* world size above 1 */
-} sp_region;
+} sp_subspace;
 
 typedef struct sp_walker {
-    const sp_region *region;
+    const sp_subspace *region;
     uint8_t value[SP_AXIS_COUNT];
     uint64_t word;
     uint32_t cost;          /* departures from a plain group: the further a value is from "absent" or "off" the dearer */
@@ -61,11 +61,11 @@ int64_t sp_state_of(uint64_t word);
 void sp_walk(const sp_ruleset *ruleset, uint8_t *answers);
 
 /* Everything that a ruleset's `dispatch` can be asked without naming a device: the states above. */
-void sp_region_init(const sp_ruleset *ruleset, sp_region *region);
+void sp_subspace_init(const sp_ruleset *ruleset, sp_subspace *region);
 int sp_axis_values(int axis); /* how many values it has */
-uint64_t sp_region_count(const sp_region *region);
-bool sp_region_next(sp_walker *walker); /* sets walker->word; false at the end */
-uint64_t sp_region_word(const uint8_t value[SP_AXIS_COUNT]);
+uint64_t sp_subspace_count(const sp_subspace *region);
+bool sp_subspace_next(sp_walker *walker); /* sets walker->word; false at the end */
+uint64_t sp_subspace_word(const uint8_t value[SP_AXIS_COUNT]);
 
 /* What a walk found for one rule and path: how many states, and the most ordinary of them. */
 typedef struct sp_hit {
@@ -79,9 +79,9 @@ typedef struct sp_tally {
     sp_hit hits[SP_RULE_COUNT][SP_PATH_COUNT];
 } sp_tally;
 
-sp_status sp_region_tally(const sp_rules *rules, const sp_region *region, sp_tally *tally);
+sp_status sp_subspace_tally(const sp_rules *rules, const sp_subspace *region, sp_tally *tally);
 /* Is there a state of the region in which the rule fires (or, with NO_RULE, that the path takes)? Stops at the first. */
-sp_status sp_region_reaches(const sp_rules *rules, const sp_region *region, uint8_t rule, uint8_t path, bool *reaches);
+sp_status sp_subspace_reaches(const sp_rules *rules, const sp_subspace *region, uint8_t rule, uint8_t path, bool *reaches);
 
 /* One conjunction: for every axis the values it covers. A state is covered when each of its values is. */
 typedef struct sp_cube {
@@ -100,7 +100,7 @@ typedef struct sp_changes {
     size_t count;
 } sp_changes;
 
-sp_status sp_region_diff(const sp_rules *a, const sp_rules *b, const sp_region *region, sp_changes *changes);
+sp_status sp_subspace_diff(const sp_rules *a, const sp_rules *b, const sp_subspace *region, sp_changes *changes);
 void sp_changes_free(sp_changes *changes);
 
 #endif

@@ -37,7 +37,8 @@
     X(WORKSPACE, "no_workspace", SETUP, "no FlashInfer workspace is set up for this group")                             \
     X(UNKNOWN_WIDTH, "unknown_width", CALL, "the tensor's columns are not known, so its workspace is not")              \
     X(NVLINK_V2, "no_full_nvlink_v2", SETUP, "the GPUs are not fully linked by NVLink, which V2 needs for two as well") \
-    X(DEVICE_IDS, "device_ids", SETUP, "CUDA_VISIBLE_DEVICES holds no numbers, so its constructor raises")
+    X(DEVICE_IDS, "device_ids", SETUP, "CUDA_VISIBLE_DEVICES holds no numbers, so its constructor raises")              \
+    X(SWITCHED_OFF, "switched_off", CALL, "its `disabled` was set")
 
 typedef enum sp_stop {
 #define X(id, name, when, text) SP_STOP_BIT_##id,

@@ -7,6 +7,8 @@
 
 extern const sp_seam sp_host_seam;
 
-/* join() of the host needs the board itself: its exchange's `self` is the sp_board. */
+/* join() of the host needs the board itself: its exchange's `self` is the sp_board. Several communicators can share a board, one after
+ * the other or side by side; each needs this much of every rank's arena, and what the ranks allocate comes on top. */
+size_t sp_host_arena_bytes(int size);
 
 #endif

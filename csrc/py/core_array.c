@@ -1,7 +1,9 @@
-/* What makes NumPy arrays: the walk over all states, the classes of calls, and a Router over many sizes.
- * Called by core_rules.c and core_router.c; the only file that uses NumPy's C API. Invariant: the GIL is released around core calls
+/* What makes NumPy arrays: the walk over all states, the classes of calls, and a Router over many sizes; and what reads them.
+ * Called by core_rules.c, core_router.c and core_tensor.c; the only file that uses NumPy's C API. Invariant: the GIL is released around core calls
  * that see pointers and counts only. */
-#include "core_module.h"
+#include "core_tensor.h"
+
+#include <string.h>
 
 #include <numpy/arrayobject.h>
 
@@ -42,4 +44,58 @@ PyObject *sp_router_array(const sp_router *router, PyObject *sizes) {
     }
     Py_DECREF(input);
     return output;
+}
+
+static bool numpy_dtype(PyArrayObject *array, uint8_t *dtype) {
+    switch (PyArray_TYPE(array)) {
+    case NPY_HALF: *dtype = SP_DTYPE_FP16; return true;
+    case NPY_FLOAT: *dtype = SP_DTYPE_FP32; return true;
+    case NPY_DOUBLE: *dtype = SP_DTYPE_FP64; return true;
+    case NPY_INT8: *dtype = SP_DTYPE_INT8; return true;
+    case NPY_INT32: *dtype = SP_DTYPE_INT32; return true;
+    case NPY_INT64: *dtype = SP_DTYPE_INT64; return true;
+    case NPY_UINT16:
+        *dtype = SP_DTYPE_BF16;
+        return true; /* NumPy has no bf16 of its own: its bits, where ml_dtypes is not there */
+    default: break;
+    }
+    const char *name = PyArray_DESCR(array)->typeobj->tp_name, *dot = strrchr(name, '.');
+    name = dot ? dot + 1 : name;
+    if (strcmp(name, "bfloat16") == 0) {
+        *dtype = SP_DTYPE_BF16;
+        return true;
+    }
+    if (strncmp(name, "float8", 6) == 0) {
+        *dtype = SP_DTYPE_FP8;
+        return true;
+    }
+    PyErr_Format(PyExc_ValueError,
+                 "tensor: dtype %S: give bf16 (ml_dtypes.bfloat16, or its bits as uint16), fp16, fp32, fp64, int8, "
+                 "int32 or int64",
+                 (PyObject *)PyArray_DESCR(array));
+    return false;
+}
+
+int sp_array_of_numpy(PyObject *object, core_array *a) {
+    if (!PyArray_Check(object)) return 0;
+    PyArrayObject *array = (PyArrayObject *)object;
+    *a = (core_array){.device_type = DL_CPU};
+    if (!numpy_dtype(array, &a->dtype)) return -1;
+    if (!PyArray_ISWRITEABLE(array)) {
+        PyErr_SetString(PyExc_ValueError, "tensor: the array is read-only, and an all-reduce may write it; give a copy");
+        return -1;
+    }
+    if (PyArray_SIZE(array) < 1 || PyArray_ISBYTESWAPPED(array)) {
+        PyErr_SetString(PyExc_ValueError, "tensor: give one element or more, in this machine's byte order");
+        return -1;
+    }
+    int dims = PyArray_NDIM(array);
+    a->data = PyArray_DATA(array);
+    a->count = (uint64_t)PyArray_SIZE(array);
+    a->nbytes = (uint64_t)PyArray_NBYTES(array);
+    a->dims = dims;
+    a->columns = dims ? PyArray_DIM(array, dims - 1) : 1;
+    a->contiguous = PyArray_IS_C_CONTIGUOUS(array);
+    a->dense = a->contiguous || PyArray_IS_F_CONTIGUOUS(array);
+    return 1;
 }

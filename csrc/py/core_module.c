@@ -4,12 +4,27 @@
 
 #include <string.h>
 
-PyObject *sp_raise(sp_status status) {
-    PyObject *type = status == SP_INVALID   ? PyExc_ValueError
-                     : status == SP_NOMEM   ? PyExc_MemoryError
-                     : status == SP_TIMEOUT ? PyExc_TimeoutError
-                                            : PyExc_RuntimeError;
-    PyErr_Format(type, "%s: %s", sp_status_text(status), sp_error());
+PyObject *sp_raise_text(const core_state *state, sp_status status, const char *text) {
+    PyObject *type = status == SP_INVALID       ? PyExc_ValueError
+                     : status == SP_NOMEM       ? PyExc_MemoryError
+                     : status == SP_TIMEOUT     ? PyExc_TimeoutError
+                     : !state                   ? PyExc_RuntimeError
+                     : status == SP_UNAVAILABLE ? state->unavailable
+                                                : state->error;
+    PyErr_Format(type, "%s: %s", sp_status_text(status), text);
+    return NULL;
+}
+
+PyObject *sp_raise(PyObject *module, sp_status status) {
+    return sp_raise_text(module ? sp_state_of_module(module) : NULL, status, sp_error());
+}
+
+core_state *sp_state_of_type(PyTypeObject *type) {
+    for (PyTypeObject *t = type; t; t = t->tp_base) {
+        PyObject *module = PyType_HasFeature(t, Py_TPFLAGS_HEAPTYPE) ? PyType_GetModule(t) : NULL;
+        if (module && PyModule_GetDef(module) == &sp_core_module) return PyModule_GetState(module);
+        PyErr_Clear();
+    }
     return NULL;
 }
 
@@ -52,13 +67,21 @@ static bool parse_fields(PyObject *tuple, const char *what, Py_ssize_t skip, int
     return true;
 }
 
+bool sp_parse_facts(PyObject *tuple, sp_facts *facts) {
+    if (!parse_fields(tuple, "facts", 0, (int64_t *)facts, sizeof *facts / sizeof(int64_t))) return false;
+    if ((uint64_t)facts->device < SP_DEVICE_COUNT && (uint64_t)facts->fi_dtype < SP_DTYPE_COUNT && facts->world_size >= 1)
+        return true;
+    PyErr_SetString(PyExc_ValueError, "fi_dtype or device outside of its list, or a world size below 1");
+    return false;
+}
+
 bool sp_parse_derived(PyObject *object, sp_rules *rules, Py_buffer *buffer) {
     if (object == Py_None) return true;
     if (PyObject_GetBuffer(object, buffer, PyBUF_SIMPLE) < 0) return false;
     sp_status status = sp_derived_length((size_t)buffer->len);
     if (status) {
         PyBuffer_Release(buffer);
-        sp_raise(status);
+        sp_raise(NULL, status);
         return false;
     }
     rules->derived = buffer->buf;
@@ -72,13 +95,13 @@ static const sp_ruleset *ruleset_named(const char *name) {
     return NULL;
 }
 
-/* release, facts, call, context[, derived[, lifted]] */
+/* release, facts, call, context[, derived[, lifted[, off, on, kernel]]] */
 bool sp_parse_case(PyObject *const *args, Py_ssize_t count, core_case *p) {
     size_t release;
-    uint64_t context;
+    uint64_t context, off = 0, on = 0;
     memset(p, 0, sizeof *p);
-    if (!sp_count_args("a case", count, 4, 6) || !sp_parse_index(args[0], "release", sp_release_count, &release) ||
-        !parse_fields(args[1], "facts", 0, (int64_t *)&p->facts, sizeof p->facts / sizeof(int64_t)) ||
+    if (!sp_count_args("a case", count, 4, 9) || !sp_parse_index(args[0], "release", sp_release_count, &release) ||
+        !sp_parse_facts(args[1], &p->facts) ||
         !parse_fields(args[2], "call", 1, (int64_t *)((char *)&p->call + sizeof p->call.nbytes),
                       sizeof p->call / sizeof(int64_t) - 1) ||
         !sp_parse_word(PyTuple_GET_ITEM(args[2], 0), &p->call.nbytes) || !sp_parse_word(args[3], &context))
@@ -87,9 +110,8 @@ bool sp_parse_case(PyObject *const *args, Py_ssize_t count, core_case *p) {
         PyErr_Format(PyExc_ValueError, "context bits: there are %d", SP_CTX_COUNT);
         return false;
     }
-    if ((uint64_t)p->call.dtype >= SP_DTYPE_COUNT || (uint64_t)p->facts.device >= SP_DEVICE_COUNT ||
-        (uint64_t)p->facts.fi_dtype >= SP_DTYPE_COUNT || p->facts.world_size < 1) {
-        PyErr_SetString(PyExc_ValueError, "dtype, fi_dtype or device outside of its list, or a world size below 1");
+    if ((uint64_t)p->call.dtype >= SP_DTYPE_COUNT) {
+        PyErr_SetString(PyExc_ValueError, "dtype outside of its list");
         return false;
     }
     p->rules.ruleset = ruleset_named(sp_releases[release].ruleset);
@@ -97,8 +119,12 @@ bool sp_parse_case(PyObject *const *args, Py_ssize_t count, core_case *p) {
         PyErr_Format(PyExc_RuntimeError, "release %s names no ruleset", sp_releases[release].name);
         return false;
     }
-    p->c = (sp_case){&sp_releases[release], &p->facts, &p->call, (uint32_t)context, NULL, 0};
+    p->c = (sp_case){.release = &sp_releases[release], .facts = &p->facts, .call = &p->call, .context = (uint32_t)context};
     if (count > 5 && !sp_parse_word(args[5], &p->c.lifted)) return false;
+    if ((count > 6 && !sp_parse_word(args[6], &off)) || (count > 7 && !sp_parse_word(args[7], &on))) return false;
+    size_t kernel = 0;
+    if (count > 8 && !sp_parse_index(args[8], "kernel", SP_KERNEL_COUNT, &kernel)) return false;
+    p->c.off = (uint32_t)off, p->c.on = (uint32_t)on, p->c.kernel = (uint8_t)kernel;
     return count < 5 || sp_parse_derived(args[4], &p->rules, &p->derived);
 }
 
@@ -124,13 +150,36 @@ static PyMethodDef module_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static int add_exceptions(PyObject *module, core_state *state) {
+    state->error = PyErr_NewExceptionWithDoc("sglang_probe.ProbeError",
+                                             "Something of ours failed; the text says what and what to do about it.", NULL, NULL);
+    if (!state->error || PyModule_AddObjectRef(module, "ProbeError", state->error) < 0) return -1;
+    state->unavailable = PyErr_NewExceptionWithDoc(
+        "sglang_probe.ProbeUnavailable",
+        "A part that this machine does not have (a GPU, an index, a package); the text says which.", state->error, NULL);
+    return !state->unavailable ? -1 : PyModule_AddObjectRef(module, "ProbeUnavailable", state->unavailable);
+}
+
+static int add_types(PyObject *module, core_state *state) {
+    const struct {
+        PyTypeObject **type;
+        PyType_Spec *spec;
+    } types[] = {{&state->router_type, &sp_router_spec},   {&state->coordinator_type, &sp_coordinator_spec},
+                 {&state->reduced_type, &sp_reduced_spec}, {&state->graph_type, &sp_graph_spec},
+                 {&state->board_type, &sp_board_spec},     {&state->buffer_type, &sp_buffer_spec}};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        *types[i].type = (PyTypeObject *)PyType_FromModuleAndSpec(module, types[i].spec, NULL);
+        if (!*types[i].type || PyModule_AddType(module, *types[i].type) < 0) return -1;
+    }
+    return 0;
+}
+
 static int core_exec(PyObject *module) {
     core_state *state = sp_state_of_module(module);
     if (sp_import_numpy() < 0) return -1;
-    state->router_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &sp_router_spec, NULL);
-    if (!state->router_type || PyModule_AddType(module, state->router_type) < 0) return -1;
+    if (add_exceptions(module, state) < 0 || add_types(module, state) < 0) return -1;
     if (PyModule_AddFunctions(module, sp_rules_methods) < 0 || PyModule_AddFunctions(module, sp_route_methods) < 0 ||
-        PyModule_AddFunctions(module, sp_space_methods) < 0)
+        PyModule_AddFunctions(module, sp_space_methods) < 0 || PyModule_AddFunctions(module, sp_board_methods) < 0)
         return -1;
     state->paths = PyTuple_New(SP_PATH_COUNT);
     if (!state->paths) return -1;
@@ -147,17 +196,23 @@ static int core_exec(PyObject *module) {
     return sp_add_lists(module);
 }
 
+/* Everything in the state is an object. */
+#define SP_STATE_HOLDS(s)                                                                                                        \
+    (PyObject *)(s)->router_type, (PyObject *)(s)->coordinator_type, (PyObject *)(s)->reduced_type, (PyObject *)(s)->graph_type, \
+        (PyObject *)(s)->board_type, (PyObject *)(s)->buffer_type, (s)->paths, (s)->error, (s)->unavailable
+
 static int core_traverse(PyObject *module, visitproc visit, void *arg) {
     core_state *state = sp_state_of_module(module);
-    Py_VISIT(state->router_type);
-    Py_VISIT(state->paths);
+    PyObject *held[] = {SP_STATE_HOLDS(state)};
+    for (size_t i = 0; i < sizeof held / sizeof *held; i++) Py_VISIT(held[i]);
     return 0;
 }
 
 static int core_clear(PyObject *module) {
     core_state *state = sp_state_of_module(module);
-    Py_CLEAR(state->router_type);
-    Py_CLEAR(state->paths);
+    PyObject *held[] = {SP_STATE_HOLDS(state)};
+    memset(state, 0, sizeof *state);
+    for (size_t i = 0; i < sizeof held / sizeof *held; i++) Py_XDECREF(held[i]);
     return 0;
 }
 

@@ -10,15 +10,21 @@
 #include "core/space.h"
 
 typedef struct core_state {
-    PyTypeObject *router_type;
-    PyObject *paths; /* tuple of path names, or the members of Path once registered */
+    PyTypeObject *router_type, *coordinator_type, *reduced_type, *graph_type, *board_type, *buffer_type;
+    PyObject *paths;       /* tuple of path names, or the members of Path once registered */
+    PyObject *error;       /* ProbeError */
+    PyObject *unavailable; /* ProbeUnavailable */
 } core_state;
 
 extern PyModuleDef sp_core_module;
-extern PyMethodDef sp_rules_methods[]; /* core_rules.c */
-extern PyMethodDef sp_route_methods[]; /* core_route.c */
-extern PyMethodDef sp_space_methods[]; /* core_space.c */
-extern PyType_Spec sp_router_spec;     /* core_router.c */
+extern PyMethodDef sp_rules_methods[];                             /* core_rules.c */
+extern PyMethodDef sp_route_methods[];                             /* core_route.c */
+extern PyMethodDef sp_space_methods[];                             /* core_space.c */
+extern PyMethodDef sp_board_methods[];                             /* core_board.c */
+extern PyType_Spec sp_router_spec;                                 /* core_router.c */
+extern PyType_Spec sp_coordinator_spec;                            /* core_coordinator.c */
+extern PyType_Spec sp_reduced_spec, sp_graph_spec, sp_buffer_spec; /* core_reduced.c, core_graph.c, core_buffer.c */
+extern PyType_Spec sp_board_spec;                                  /* core_board.c */
 
 int sp_add_lists(PyObject *module); /* core_lists.c */
 
@@ -33,10 +39,15 @@ PyObject *sp_router_array(const sp_router *router, PyObject *sizes);
 
 static inline core_state *sp_state_of_module(PyObject *module) { return PyModule_GetState(module); }
 
-PyObject *sp_raise(sp_status status); /* the core's last error as a Python exception; always NULL */
+/* A failure as a Python exception, with the text of sp_error() or another; always NULL. `module` may be NULL where only an INVALID or
+ * NOMEM can come. */
+PyObject *sp_raise(PyObject *module, sp_status status);
+PyObject *sp_raise_text(const core_state *state, sp_status status, const char *text);
+core_state *sp_state_of_type(PyTypeObject *type); /* of an instance's type, or of a Python subclass of it */
 bool sp_count_args(const char *name, Py_ssize_t given, Py_ssize_t least, Py_ssize_t most);
 bool sp_parse_index(PyObject *object, const char *what, size_t count, size_t *index);
 bool sp_parse_word(PyObject *object, uint64_t *word);
+bool sp_parse_facts(PyObject *tuple, sp_facts *facts);
 
 /* One case as Python hands it over: release index, facts, call, context bits, and an optional derived table. */
 typedef struct core_case {

@@ -39,7 +39,6 @@ static PyObject *answers_tuple(const sp_route_result *r) {
 }
 
 static PyObject *route_route(PyObject *module, PyObject *const *args, Py_ssize_t count) {
-    (void)module;
     core_case parsed;
     sp_route_result r;
     if (!sp_parse_case(args, count, &parsed)) return NULL;
@@ -47,7 +46,7 @@ static PyObject *route_route(PyObject *module, PyObject *const *args, Py_ssize_t
     sp_status status = sp_route_call(&parsed.rules, &parsed.c, &r);
     if (!status) status = sp_route_next(&parsed.rules, &parsed.c, &r, &next);
     sp_release_case(&parsed);
-    if (status) return sp_raise(status);
+    if (status) return sp_raise(module, status);
     const sp_decision *d = &r.decision;
     return Py_BuildValue("((KK)N(iiiii)(iiiiii)(ii))", (unsigned long long)r.query.word, (unsigned long long)r.query.raises,
                          answers_tuple(&r), d->path, d->rule, d->op, d->flags, d->exception, r.backend, r.kernel, r.returns_new,
@@ -55,13 +54,12 @@ static PyObject *route_route(PyObject *module, PyObject *const *args, Py_ssize_t
 }
 
 static PyObject *route_bands(PyObject *module, PyObject *const *args, Py_ssize_t count) {
-    (void)module;
     core_case parsed;
     sp_bands bands;
     if (!sp_parse_case(args, count, &parsed)) return NULL;
     sp_status status = sp_bands_find(&parsed.rules, &parsed.c, &bands);
     sp_release_case(&parsed);
-    if (status) return sp_raise(status);
+    if (status) return sp_raise(module, status);
     PyObject *list = PyTuple_New((Py_ssize_t)bands.count);
     for (size_t i = 0; list && i < bands.count; i++) {
         const uint64_t *sample = bands.sample[i];
@@ -99,7 +97,8 @@ PyMethodDef sp_route_methods[] = {
             "stops, "
             "limit, returns_new, reduces, assumed)."),
     SP_FAST("route", route_route,
-            "route($module, release, facts, call, context, derived=None, lifted=0, /)\n--\n\nOne call: ((word, raises), answers, "
+            "route($module, release, facts, call, context, derived=None, lifted=0, off=0, on=0, kernel=0, /)\n--\n\nOne call: "
+            "((word, raises), answers, "
             "decision, "
             "(backend, kernel, returns_new, cloned, reduces, assumed), (next path, next rule))."),
     SP_FAST(

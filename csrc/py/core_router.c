@@ -50,8 +50,8 @@ static PyObject *router_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     if (!sp_parse_case(items, count, &parsed)) return NULL;
     sp_status status = sp_router_init(&parsed.rules, &parsed.c, &router);
     sp_release_case(&parsed);
-    if (status) return sp_raise(status);
     PyObject *module = PyType_GetModule(type);
+    if (status) return sp_raise(module, status);
     router_object *self = module ? (router_object *)type->tp_alloc(type, 0) : NULL;
     if (!self) return NULL;
     self->vectorcall = router_call;

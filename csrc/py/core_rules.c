@@ -30,7 +30,6 @@ static PyObject *rules_decide(PyObject *module, PyObject *const *args, Py_ssize_
 }
 
 static PyObject *rules_decide_derived(PyObject *module, PyObject *const *args, Py_ssize_t count) {
-    (void)module;
     uint64_t word;
     Py_buffer table;
     sp_decision d;
@@ -39,7 +38,7 @@ static PyObject *rules_decide_derived(PyObject *module, PyObject *const *args, P
     sp_status status = sp_derived_check(table.buf, (size_t)table.len);
     if (!status) status = sp_derived_decide(table.buf, (size_t)table.len, word, &d);
     PyBuffer_Release(&table);
-    return status ? sp_raise(status) : decision_tuple(&d);
+    return status ? sp_raise(module, status) : decision_tuple(&d);
 }
 
 static PyObject *blocked_tuple(const sp_explanation *e) {

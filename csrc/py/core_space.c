@@ -3,7 +3,7 @@
 #include "core_module.h"
 
 /* A region as Python hands it over: a mask of values an axis, then whether world size 1 and above belong to it. */
-static bool parse_region(PyObject *object, sp_region *region) {
+static bool parse_region(PyObject *object, sp_subspace *region) {
     if (!PyBytes_Check(object) || PyBytes_GET_SIZE(object) != SP_AXIS_COUNT + 2) {
         PyErr_Format(PyExc_TypeError, "a region is bytes of length %d", SP_AXIS_COUNT + 2);
         return false;
@@ -49,23 +49,21 @@ static PyObject *tally_list(const sp_tally *tally) {
 }
 
 static PyObject *space_tally(PyObject *module, PyObject *const *args, Py_ssize_t count) {
-    (void)module;
-    sp_region region;
+    sp_subspace region;
     sp_rules rules;
     Py_buffer derived;
     sp_tally tally;
     if (!sp_count_args("tally", count, 2, 3) || !parse_region(args[1], &region)) return NULL;
     if (!parse_rules(args[0], count > 2 ? args[2] : Py_None, &rules, &derived)) return NULL;
-    sp_status status = sp_region_tally(&rules, &region, &tally);
+    sp_status status = sp_subspace_tally(&rules, &region, &tally);
     release(&derived);
-    if (status) return sp_raise(status);
+    if (status) return sp_raise(module, status);
     PyObject *hits = tally_list(&tally);
     return hits ? Py_BuildValue("(KN)", (unsigned long long)tally.states, hits) : NULL;
 }
 
 static PyObject *space_reaches(PyObject *module, PyObject *const *args, Py_ssize_t count) {
-    (void)module;
-    sp_region region;
+    sp_subspace region;
     sp_rules rules;
     Py_buffer derived;
     size_t rule, path;
@@ -74,16 +72,16 @@ static PyObject *space_reaches(PyObject *module, PyObject *const *args, Py_ssize
     if (!sp_parse_index(args[2], "rule", SP_RULE_COUNT, &rule) || !sp_parse_index(args[3], "path", SP_PATH_COUNT, &path))
         return NULL;
     if (!parse_rules(args[0], count > 4 ? args[4] : Py_None, &rules, &derived)) return NULL;
-    sp_status status = sp_region_reaches(&rules, &region, (uint8_t)rule, (uint8_t)path, &reaches);
+    sp_status status = sp_subspace_reaches(&rules, &region, (uint8_t)rule, (uint8_t)path, &reaches);
     release(&derived);
-    return status ? sp_raise(status) : PyBool_FromLong(reaches);
+    return status ? sp_raise(module, status) : PyBool_FromLong(reaches);
 }
 
 static PyObject *space_count(PyObject *module, PyObject *arg) {
     (void)module;
-    sp_region region;
+    sp_subspace region;
     if (!parse_region(arg, &region)) return NULL;
-    return PyLong_FromUnsignedLongLong(sp_region_count(&region));
+    return PyLong_FromUnsignedLongLong(sp_subspace_count(&region));
 }
 
 static PyObject *cube_tuple(const sp_cube *cube) {
@@ -107,8 +105,7 @@ static PyObject *changes_tuple(const sp_changes *changes) {
 }
 
 static PyObject *space_changes(PyObject *module, PyObject *const *args, Py_ssize_t count) {
-    (void)module;
-    sp_region region;
+    sp_subspace region;
     sp_rules a, b;
     Py_buffer derived_a, derived_b;
     sp_changes changes;
@@ -118,10 +115,10 @@ static PyObject *space_changes(PyObject *module, PyObject *const *args, Py_ssize
         release(&derived_a);
         return NULL;
     }
-    sp_status status = sp_region_diff(&a, &b, &region, &changes);
+    sp_status status = sp_subspace_diff(&a, &b, &region, &changes);
     release(&derived_a);
     release(&derived_b);
-    if (status) return sp_raise(status);
+    if (status) return sp_raise(module, status);
     PyObject *result = changes_tuple(&changes);
     sp_changes_free(&changes);
     return result;
@@ -149,7 +146,6 @@ static bool parse_contexts(PyObject *tuple, uint32_t contexts[CONTEXTS_MAX], siz
 
 /* release, facts, call, contexts, dtypes, layouts[, derived] */
 static PyObject *space_classes(PyObject *module, PyObject *const *args, Py_ssize_t count) {
-    (void)module;
     core_case parsed;
     sp_classes classes;
     uint32_t contexts[CONTEXTS_MAX];
@@ -171,7 +167,7 @@ static PyObject *space_classes(PyObject *module, PyObject *const *args, Py_ssize
     if (!good) return NULL;
     sp_status status = sp_classes_find(&parsed.rules, &parsed.c, &of, &classes);
     sp_release_case(&parsed);
-    if (status) return sp_raise(status);
+    if (status) return sp_raise(module, status);
     PyObject *array = sp_classes_array(&classes);
     sp_classes_free(&classes);
     return array;

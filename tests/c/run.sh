@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds and runs the C programs of this folder against csrc/core alone; called by .ci/run, by test_c.py and by hand.
+# Builds and runs the C programs of this folder against csrc/core alone, those named test_host_* against csrc/host too; called by
+# .ci/run, by test_c.py and by hand.
 #   run.sh check            every test_*.c under AddressSanitizer and UBSan, assertions on ($CC, default cc)
 #   run.sh plain            the same without sanitizers, as optimised as the module
 #   run.sh fuzz SECONDS     libFuzzer on tests/fuzz/fuzz_router.c (clang)
@@ -11,6 +12,7 @@ CC=${CC:-cc}
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 flags=(-std=c11 -D_POSIX_C_SOURCE=200809L -g -Wall -Wextra -Wno-missing-field-initializers -Werror -Icsrc -Itests/c)
+host=(-D_GNU_SOURCE=1 -pthread)
 sanitize=(-O1 -UNDEBUG -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all)
 
 # build_core FLAGS...: every file of the core once, as objects in $out
@@ -21,11 +23,23 @@ build_core() {
     done
 }
 
+# build_host FLAGS...: the same for csrc/host, which needs Linux's own calls
+build_host() {
+    local file
+    for file in csrc/host/*.c; do
+        "$CC" "${flags[@]}" "${host[@]}" "$@" -c "$file" -o "$out/host_$(basename "$file" .c).o"
+    done
+}
+
 run_tests() {
     build_core "$@"
+    build_host "$@"
     local file
     for file in tests/c/test_*.c; do
-        "$CC" "${flags[@]}" "$@" "$file" "$out"/core_*.o -o "$out/program"
+        case $file in
+        */test_host_*) "$CC" "${flags[@]}" "${host[@]}" "$@" "$file" "$out"/host_*.o "$out"/core_*.o -lm -o "$out/program" ;;
+        *) "$CC" "${flags[@]}" "$@" "$file" "$out"/core_*.o -o "$out/program" ;;
+        esac
         "$out/program"
     done
 }
@@ -65,5 +79,5 @@ check) run_tests "${sanitize[@]}" ;;
 plain) run_tests -O3 -UNDEBUG ;;
 fuzz) run_fuzz "${2:-20}" ;;
 callgrind) run_callgrind ;;
-*) sed -n '2,8p' "${BASH_SOURCE[0]}"; exit 2 ;;
+*) sed -n '2,9p' "${BASH_SOURCE[0]}"; exit 2 ;;
 esac

@@ -166,7 +166,38 @@ static void a_router_of_nothing_and_of_many_blocks_writes_only_its_own_bytes(voi
     }
 }
 
+static sp_route_result route_one(sp_case *c) {
+    sp_rules rules = rules_of(c);
+    sp_route_result r;
+    CHECK(sp_route_call(&rules, c, &r) == SP_OK);
+    return r;
+}
+
+static void a_communicator_that_somebody_switches_is_what_the_rules_see(void) {
+    sp_facts facts;
+    sp_call call;
+    sp_facts_init(&facts);
+    sp_call_init(&call);
+    call.nbytes = 4096;
+    for (size_t i = 0; i < sp_release_count; i++) {
+        sp_case c = {.release = &sp_releases[i], .facts = &facts, .call = &call, .context = SP_CTX(IN_CAPTURE) | SP_CTX(STREAM)};
+        CHECK_FOR(route_one(&c).decision.path == SP_PATH_CUSTOM, "%s", c.release->name);
+        c.off = SP_GATE_BIT(CUSTOM);
+        sp_route_result r = route_one(&c);
+        CHECK_FOR(r.decision.path == SP_PATH_PYNCCL_IN_PLACE, "%s", c.release->name);
+        CHECK(r.answers[SP_GATE_CUSTOM].state == SP_STATE_DISABLED && r.answers[SP_GATE_CUSTOM].stops & SP_STOP(SWITCHED_OFF));
+        c.off |= SP_GATE_BIT(PYNCCL);
+        CHECK_FOR(route_one(&c).decision.path == SP_PATH_TORCH_DISTRIBUTED, "%s", c.release->name);
+        c.context = 0; /* eager: pynccl is off by itself, and change_state() puts it on */
+        c.off = SP_GATE_BIT(CUSTOM);
+        CHECK_FOR(route_one(&c).decision.path == SP_PATH_TORCH_DISTRIBUTED, "%s", c.release->name);
+        c.on = SP_GATE_BIT(PYNCCL);
+        CHECK_FOR(route_one(&c).decision.path == SP_PATH_PYNCCL_IN_PLACE, "%s", c.release->name);
+    }
+}
+
 SP_TESTS(T(a_size_is_compared_to_the_byte_and_the_edge_is_noted), T(edges_are_kept_once_and_too_many_are_told),
          T(any_plausible_case_is_routed_with_a_reason_for_every_no), T(wild_facts_break_nothing),
          T(a_size_outside_of_1_to_2_to_the_63_is_refused), T(a_router_agrees_with_route_for_every_size),
-         T(a_router_of_nothing_and_of_many_blocks_writes_only_its_own_bytes))
+         T(a_router_of_nothing_and_of_many_blocks_writes_only_its_own_bytes),
+         T(a_communicator_that_somebody_switches_is_what_the_rules_see))

@@ -12,8 +12,8 @@ static uint64_t next_number(void *source) { return sp_random(source); }
 static sp_rules rules_at(size_t i) { return (sp_rules){.ruleset = &sp_rulesets[i]}; }
 
 /* Any region: every axis of conditions with some of its values, the devices mostly left alone. */
-static sp_region random_region(uint64_t *seed) {
-    sp_region region = {0};
+static sp_subspace random_region(uint64_t *seed) {
+    sp_subspace region = {0};
     for (int i = 0; i < SP_AXIS_COUNT; i++) {
         uint8_t all = (uint8_t)((1 << sp_axis_values(i)) - 1), some = (uint8_t)(sp_random(seed) >> 20 & all);
         bool fixed = i < SP_AXIS_pcie_ipc || sp_random(seed) % 3 == 0;
@@ -25,7 +25,7 @@ static sp_region random_region(uint64_t *seed) {
 }
 
 /* The same region as nested loops: counts values through like an odometer, most significant axis first. */
-static size_t loop_over(const sp_region *region, uint64_t *words, size_t room) {
+static size_t loop_over(const sp_subspace *region, uint64_t *words, size_t room) {
     size_t count = 0;
     if (region->one_rank) words[count++] = 0;
     if (!region->ranks) return count;
@@ -42,7 +42,7 @@ static size_t loop_over(const sp_region *region, uint64_t *words, size_t room) {
         }
         if (!inside) continue;
         CHECK(count < room);
-        words[count++] = sp_region_word(value);
+        words[count++] = sp_subspace_word(value);
     }
     return count;
 }
@@ -53,10 +53,10 @@ static void a_region_is_walked_as_nested_loops_would(void) {
     uint64_t seed = 5, *words = malloc(WORDS_MAX * sizeof *words);
     CHECK(words);
     for (int trial = 0; trial < 12; trial++) {
-        sp_region region = random_region(&seed);
+        sp_subspace region = random_region(&seed);
         size_t count = loop_over(&region, words, WORDS_MAX), at = 0;
-        CHECK_FOR(sp_region_count(&region) == count, "trial %d", trial);
-        for (sp_walker w = {.region = &region}; sp_region_next(&w); at++)
+        CHECK_FOR(sp_subspace_count(&region) == count, "trial %d", trial);
+        for (sp_walker w = {.region = &region}; sp_subspace_next(&w); at++)
             CHECK_FOR(at < count && w.word == words[at], "trial %d, state %zu", trial, at);
         CHECK_FOR(at == count, "trial %d: %zu of %zu", trial, at, count);
     }
@@ -64,23 +64,23 @@ static void a_region_is_walked_as_nested_loops_would(void) {
 }
 
 static void a_region_without_states_is_walked_nowhere(void) {
-    sp_region region, empty = {0};
-    sp_region_init(&sp_rulesets[0], &region);
+    sp_subspace region, empty = {0};
+    sp_subspace_init(&sp_rulesets[0], &region);
     sp_walker nowhere = {.region = &empty};
-    CHECK(!sp_region_next(&nowhere) && sp_region_count(&empty) == 0);
+    CHECK(!sp_subspace_next(&nowhere) && sp_subspace_count(&empty) == 0);
     region.one_rank = false;
     region.allowed[SP_AXIS_custom] = 0;
     sp_walker contradiction = {.region = &region};
-    CHECK(!sp_region_next(&contradiction) && sp_region_count(&region) == 0);
+    CHECK(!sp_subspace_next(&contradiction) && sp_subspace_count(&region) == 0);
 }
 
 static void the_whole_region_is_the_states_in_their_order(void) {
     for (size_t r = 0; r < sp_ruleset_count; r++) {
-        sp_region region;
-        sp_region_init(&sp_rulesets[r], &region);
-        CHECK(sp_region_count(&region) == sp_state_count(&sp_rulesets[r]));
+        sp_subspace region;
+        sp_subspace_init(&sp_rulesets[r], &region);
+        CHECK(sp_subspace_count(&region) == sp_state_count(&sp_rulesets[r]));
         size_t state = 0;
-        for (sp_walker w = {.region = &region}; sp_region_next(&w); state++)
+        for (sp_walker w = {.region = &region}; sp_subspace_next(&w); state++)
             CHECK_FOR(w.word == sp_state_word(state), "%s state %zu", sp_rulesets[r].name, state);
     }
 }
@@ -90,10 +90,10 @@ static void a_tally_counts_every_state_once_and_its_witness_is_one_of_them(void)
     static sp_tally tally;
     for (int trial = 0; trial < 60; trial++) {
         sp_rules rules = rules_at(sp_random(&seed) % sp_ruleset_count);
-        sp_region region = random_region(&seed);
+        sp_subspace region = random_region(&seed);
         uint64_t counted[SP_RULE_COUNT][SP_PATH_COUNT] = {{0}}, sum = 0;
-        CHECK(sp_region_tally(&rules, &region, &tally) == SP_OK);
-        for (sp_walker w = {.region = &region}; sp_region_next(&w);) {
+        CHECK(sp_subspace_tally(&rules, &region, &tally) == SP_OK);
+        for (sp_walker w = {.region = &region}; sp_subspace_next(&w);) {
             sp_decision d = sp_decide(rules.ruleset, w.word);
             counted[d.rule][d.path]++;
         }
@@ -106,11 +106,11 @@ static void a_tally_counts_every_state_once_and_its_witness_is_one_of_them(void)
                 sp_decision d = sp_decide(rules.ruleset, hit->witness);
                 CHECK_FOR(d.rule == rule && d.path == path, "witness %" PRIx64, hit->witness);
             }
-        CHECK(sum == tally.states && sum == sp_region_count(&region));
+        CHECK(sum == tally.states && sum == sp_subspace_count(&region));
         for (int rule = 1; rule < SP_RULE_COUNT; rule++) {
             bool reaches, tallied = false;
             for (int path = 0; path < SP_PATH_COUNT; path++) tallied = tallied || counted[rule][path];
-            CHECK(sp_region_reaches(&rules, &region, (uint8_t)rule, 0, &reaches) == SP_OK);
+            CHECK(sp_subspace_reaches(&rules, &region, (uint8_t)rule, 0, &reaches) == SP_OK);
             CHECK_FOR(reaches == tallied, "trial %d, rule %d", trial, rule);
         }
     }
@@ -131,10 +131,10 @@ static bool covers(const sp_cube *cube, const sp_walker *w) {
 static bool same_decision(const sp_decision *a, const sp_decision *b) { return same_route(a, b) && a->rule == b->rule; }
 
 /* Every changed state is in a cube of its own before and after, no other state is in any, and each cube alone holds some state. */
-static void check_changes(const sp_rules *a, const sp_rules *b, const sp_region *region, const sp_changes *changes) {
+static void check_changes(const sp_rules *a, const sp_rules *b, const sp_subspace *region, const sp_changes *changes) {
     uint64_t states = 0, changed = 0, *alone = calloc(changes->count + 1, sizeof *alone);
     CHECK(alone);
-    for (sp_walker w = {.region = region}; sp_region_next(&w); states++) {
+    for (sp_walker w = {.region = region}; sp_subspace_next(&w); states++) {
         sp_decision before = sp_decide(a->ruleset, w.word), after = sp_decide(b->ruleset, w.word);
         size_t holding = 0, last = 0;
         for (size_t i = 0; i < changes->count; i++) {
@@ -156,18 +156,18 @@ static void a_difference_is_covered_exactly_and_without_a_needless_cube(void) {
     uint64_t seed = 3;
     for (size_t r = 1; r < sp_ruleset_count; r++) {
         sp_rules a = rules_at(r - 1), b = rules_at(r);
-        sp_region region;
+        sp_subspace region;
         sp_changes changes;
-        sp_region_init(&sp_rulesets[r - 1], &region);
-        CHECK(sp_region_diff(&a, &b, &region, &changes) == SP_OK);
+        sp_subspace_init(&sp_rulesets[r - 1], &region);
+        CHECK(sp_subspace_diff(&a, &b, &region, &changes) == SP_OK);
         check_changes(&a, &b, &region, &changes);
         sp_changes_free(&changes);
     }
     for (int trial = 0; trial < 40; trial++) { /* far apart, and over a part of the space only */
         sp_rules a = rules_at(sp_random(&seed) % sp_ruleset_count), b = rules_at(sp_random(&seed) % sp_ruleset_count);
-        sp_region region = random_region(&seed);
+        sp_subspace region = random_region(&seed);
         sp_changes changes;
-        CHECK(sp_region_diff(&a, &b, &region, &changes) == SP_OK);
+        CHECK(sp_subspace_diff(&a, &b, &region, &changes) == SP_OK);
         check_changes(&a, &b, &region, &changes);
         sp_changes_free(&changes);
     }
@@ -179,12 +179,12 @@ static void a_table_differs_from_its_ruleset_nowhere_even_where_it_lacks_an_axis
     CHECK(answers);
     sp_walk(&sp_rulesets[0], answers);
     sp_rules a = {&sp_rulesets[0], answers, bytes}, b = rules_at(0);
-    sp_region region;
+    sp_subspace region;
     sp_changes changes;
     for (size_t r = 0; r < sp_ruleset_count; r++) { /* the regions of some know one communicator more than the table */
-        sp_region_init(&sp_rulesets[r], &region);
-        CHECK_FOR(sp_region_diff(&a, &b, &region, &changes) == SP_OK, "%s: %s", sp_rulesets[r].name, sp_error());
-        CHECK(changes.states == sp_region_count(&region) && changes.changed == 0 && changes.count == 0);
+        sp_subspace_init(&sp_rulesets[r], &region);
+        CHECK_FOR(sp_subspace_diff(&a, &b, &region, &changes) == SP_OK, "%s: %s", sp_rulesets[r].name, sp_error());
+        CHECK(changes.states == sp_subspace_count(&region) && changes.changed == 0 && changes.count == 0);
         sp_changes_free(&changes);
     }
     free(answers);

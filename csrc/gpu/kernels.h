@@ -1,0 +1,122 @@
+/* The CUDA kernels as C sees them: what they are given, what lies at the head of every rank's shared memory, how they are launched.
+ * Called by custom.c, by many.c for occupancy, and by the bench for the floor (empty kernel, round trip of the link).
+ * Invariant: plain structs of fixed size; a function answers a cudaError_t as int, 0 for success, and sets no text. */
+#ifndef SP_KERNELS_H
+#define SP_KERNELS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { SP_KERNEL_RANKS = 8, SP_KERNEL_BLOCKS = 256, SP_KERNEL_VECTOR = 16, SP_KERNEL_CELL = 8 };
+
+/* What can be launched. The first five are the ladder, slowest first; V1, V2: which class of SGLang launches such a kernel. */
+typedef enum sp_kernel_body {
+    SP_BODY_PLAIN,     /* rung 1: every rank reads every peer; release and acquire at both ends */
+    SP_BODY_ONE_SHOT,  /* rung 2, V1 */
+    SP_BODY_PUSH,      /* rung 3, V2 */
+    SP_BODY_MARK,      /* rung 4, limit for larger sizes */
+    SP_BODY_FLAG,      /* rung 5, limit for small sizes */
+    SP_BODY_TWO_SHOT,  /* V1 */
+    SP_BODY_PULL,      /* V2 */
+    SP_BODY_PULL_TWO,  /* V2 */
+    SP_BODY_PUSH_TWO,  /* V2 */
+    SP_BODY_COPY,      /* V2: into the staging buffer and back */
+    SP_BODY_EMPTY,     /* the floor: nothing */
+    SP_BODY_PING_PONG, /* the floor: ranks 0 and 1, `count` round trips */
+    SP_BODY_COUNT
+} sp_kernel_body;
+
+/* A work's kernel that names a rung of the ladder instead of a kernel of SGLang: SP_KERNEL_RUNG + rung. */
+typedef enum sp_kernel_rung { RUNG_PLAIN, RUNG_RELAXED, RUNG_PUSH, RUNG_MARK, RUNG_FLAG, RUNG_COUNT } sp_kernel_rung;
+enum { SP_KERNEL_RUNG = 64 };
+
+/* X(ENUM, text): where a kernel waits. */
+#define SP_KERNEL_PHASES(X)                        \
+    X(START, "the barrier before the reduction")   \
+    X(MIDDLE, "the barrier between the two shots") \
+    X(END, "the barrier after the reduction")      \
+    X(DATA, "the wait for a peer's data")          \
+    X(GATHER, "the wait for a peer's sums")        \
+    X(PING, "the round trip of the link")
+
+typedef enum sp_kernel_phase {
+#define X(id, text) SP_PHASE_##id,
+    SP_KERNEL_PHASES(X)
+#undef X
+        SP_PHASE_COUNT
+} sp_kernel_phase;
+
+/* What one block counts, in memory that its own GPU alone touches. Read in one load; never reset, so that a captured launch goes on
+ * where the launch before it ended. */
+typedef struct sp_kernel_line {
+    uint32_t epoch;  /* launches that came to their last wait */
+    uint32_t broken; /* a wait was given up: later launches end no barrier, push nothing and wait for nothing */
+} sp_kernel_line;
+
+/* The head of every rank's region. All zero before the first launch. */
+typedef struct sp_kernel_signals {
+    uint32_t arrived[2][SP_KERNEL_BLOCKS][SP_KERNEL_RANKS]; /* [first or second barrier][block][peer]: launches that came to it */
+    uint32_t ping[SP_KERNEL_RANKS];                         /* by peer */
+    sp_kernel_line barrier[SP_KERNEL_BLOCKS];               /* blocks count apart: grids differ. Block 0 is in every launch */
+    sp_kernel_line push[SP_KERNEL_BLOCKS];                  /* all alike: every launch writes all of them, whatever its grid */
+    sp_kernel_line pong;                                    /* round trips */
+    unsigned long long report;                              /* the first wait that was given up, packed as below */
+} sp_kernel_signals;
+
+/* Pinned host memory that the GPU maps. */
+typedef struct sp_kernel_host {
+    volatile uint32_t abort; /* the host: give up now */
+    uint32_t unused;
+    volatile unsigned long long report; /* the GPU, once: SP_REPORT_* */
+    sp_kernel_line counted[2];          /* barrier[0] and push[0], copied here by whoever asks how many launches ran */
+} sp_kernel_host;
+
+/* A report, 0 for none: 1 | aborted | phase | peer | block | kernel. */
+#define SP_REPORT(aborted, phase, peer, block, kernel)                                                                         \
+    (1ULL << 63 | (unsigned long long)(aborted) << 62 | (unsigned long long)(phase) << 40 | (unsigned long long)(peer) << 32 | \
+     (unsigned long long)(block) << 16 | (unsigned long long)(kernel))
+#define SP_REPORT_ABORTED(report) ((int)((report) >> 62 & 1))
+#define SP_REPORT_PHASE(report)   ((int)((report) >> 40 & 0xff))
+#define SP_REPORT_PEER(report)    ((int)((report) >> 32 & 0xff))
+#define SP_REPORT_BLOCK(report)   ((int)((report) >> 16 & 0xffff))
+#define SP_REPORT_KERNEL(report)  ((int)((report)&0xffff))
+
+/* Everything a kernel is given, by value. Addresses are this process's. */
+typedef struct sp_kernel_args {
+    sp_kernel_signals *signals[SP_KERNEL_RANKS]; /* by rank */
+    uint8_t *area[SP_KERNEL_RANKS];              /* by rank: scratch (two-shot), slots (push, mark) or cells (flag) */
+    void *const *inputs; /* in device memory: where each rank's input lies. Filled after a capture, before its first replay */
+    const void *in;
+    void *out;
+    sp_kernel_host *host;   /* the GPU's address of it */
+    uint64_t limit_ns;      /* patience of one wait */
+    uint32_t count;         /* 16-byte vectors; flag: 8-byte cells; ping_pong: round trips */
+    uint32_t first, length; /* pull_two: vectors that this rank reduces */
+    uint32_t slot_bytes;    /* bytes between two slots of an area */
+    uint32_t rank;
+    uint32_t kernel; /* for reports */
+    uint32_t spread; /* push: warps are dealt to blocks in turn (releases from v0.5.21), not in runs */
+} sp_kernel_args;
+
+typedef struct sp_kernel_shape {
+    uint32_t blocks, threads;
+    bool overlap; /* programmatic dependent launch: the launch may begin before the kernel before it has ended */
+} sp_kernel_shape;
+
+/* dtype: sp_dtype; ignored, as world is, by copy, empty and ping_pong. */
+bool sp_kernel_has(int body, int dtype, int world);
+int sp_kernel_launch(int body, int dtype, int world, const sp_kernel_args *args, const sp_kernel_shape *shape, void *stream);
+/* Loads every kernel on the current device: a kernel that is loaded when first launched would wait for one that spins. */
+int sp_kernel_load_all(void);
+int sp_kernel_occupancy(int body, int dtype, int world, int threads, int *blocks_per_multiprocessor);
+const char *sp_kernel_error(int error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

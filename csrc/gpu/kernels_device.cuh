@@ -1,0 +1,199 @@
+/* What the kernels of kernels.cu are made of: memory operations, the sum, a bounded wait, the barrier.
+ * Included by kernels.cu alone.
+ *
+ * How memory is ordered. A launch begins when all that its stream held before has ended and lies in the GPU's L2, which is where peers
+ * read and write over NVLink: inputs need no fence of ours. Flags and slots are loaded .relaxed.sys: from L2, never from an L1 that
+ * knows nothing of a peer's store. What else a kernel relies on stands at the kernel.
+ * Invariant: every rank sums in rank order, in float; every wait is bounded; a rank that gave up ends no barrier of a peer. */
+#ifndef SP_KERNELS_DEVICE_CUH
+#define SP_KERNELS_DEVICE_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include "kernels.h"
+
+#define DEVICE static __device__ __forceinline__
+
+/* ---- memory ---- */
+
+DEVICE uint32_t load_flag(const uint32_t *at) {
+    uint32_t x;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
+    return x;
+}
+DEVICE uint32_t load_acquire(const uint32_t *at) {
+    uint32_t x;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
+    return x;
+}
+DEVICE void store_flag(uint32_t *at, uint32_t x) {
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(at), "r"(x) : "memory");
+}
+DEVICE void store_release(uint32_t *at, uint32_t x) {
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(x) : "memory");
+}
+DEVICE void add_flag(uint32_t *at) { asm volatile("red.relaxed.sys.global.add.u32 [%0], 1;" ::"l"(at) : "memory"); }
+DEVICE void add_release(uint32_t *at) { asm volatile("red.release.sys.global.add.u32 [%0], 1;" ::"l"(at) : "memory"); }
+
+/* A vector whose 32-bit words each arrive whole, in any order. */
+DEVICE uint4 load_words(const uint4 *at) {
+    uint4 x;
+    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(at)
+                 : "memory");
+    return x;
+}
+DEVICE void store_words(uint4 *at, uint4 x) {
+    asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+                 : "memory");
+}
+
+/* A cell: two 64-bit words that each arrive whole, each with 32 bits of data below and a flag above. */
+DEVICE ulonglong2 load_cell(const ulonglong2 *at) {
+    ulonglong2 x;
+    asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(x.x), "=l"(x.y) : "l"(at) : "memory");
+    return x;
+}
+DEVICE void store_cell(ulonglong2 *at, uint2 data, uint32_t flag) {
+    const unsigned long long high = (unsigned long long)flag << 32;
+    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(high | data.x), "l"(high | data.y) : "memory");
+}
+
+DEVICE sp_kernel_line load_line(const sp_kernel_line *at) {
+    sp_kernel_line x;
+    asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];" : "=r"(x.epoch), "=r"(x.broken) : "l"(at) : "memory");
+    return x;
+}
+
+/* Programmatic dependent launch, as V2 uses it; both do nothing in a launch without it. After the first, the kernels before have ended
+ * and what they wrote is there. Every kernel that may overlap calls it, so that the end of one is the end of all before it. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+DEVICE void await_kernel_before() {}
+DEVICE void let_next_begin() {}
+#else
+DEVICE void await_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+DEVICE void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+#endif
+
+DEVICE uint32_t this_thread() { return blockIdx.x * blockDim.x + threadIdx.x; }
+DEVICE uint32_t all_threads() { return gridDim.x * blockDim.x; }
+
+/* ---- the sum ---- */
+
+/* How a 32-bit word of a dtype becomes floats, and back. */
+template <class T> struct Lanes;
+template <> struct Lanes<__nv_bfloat16> {
+    static constexpr uint32_t MINUS_ZERO = 0x8000;
+    DEVICE float2 wide(uint32_t w) { return make_float2(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u)); }
+    DEVICE uint32_t narrow(float2 f) {
+        const __nv_bfloat162 h = __floats2bfloat162_rn(f.x, f.y);
+        return *(const uint32_t *)&h;
+    }
+};
+template <> struct Lanes<__half> {
+    static constexpr uint32_t MINUS_ZERO = 0x8000;
+    DEVICE float2 wide(uint32_t w) { return __half22float2(*(const __half2 *)&w); }
+    DEVICE uint32_t narrow(float2 f) {
+        const __half2 h = __floats2half2_rn(f.x, f.y);
+        return *(const uint32_t *)&h;
+    }
+};
+template <> struct Lanes<float> {
+    static constexpr uint32_t MINUS_ZERO = 0x80000000u;
+    DEVICE float wide(uint32_t w) { return __uint_as_float(w); }
+    DEVICE uint32_t narrow(float f) { return __float_as_uint(f); }
+};
+DEVICE float plus(float a, float b) { return a + b; }
+DEVICE float2 plus(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
+
+/* V: uint4, or uint2 for cells. In rank order, so that ranks agree bit for bit. */
+template <class T, int N, class V> DEVICE V sum(const V (&x)[N]) {
+    V result;
+#pragma unroll
+    for (int i = 0; i < (int)(sizeof(V) / 4); i++) {
+        auto total = Lanes<T>::wide(((const uint32_t *)&x[0])[i]);
+#pragma unroll
+        for (int r = 1; r < N; r++) total = plus(total, Lanes<T>::wide(((const uint32_t *)&x[r])[i]));
+        ((uint32_t *)&result)[i] = Lanes<T>::narrow(total);
+    }
+    return result;
+}
+
+/* ---- waiting ---- */
+
+enum { LOOKS = 1024 };
+
+/* The slow side of a wait, once in LOOKS looks. Whoever gives up first tells the host, and later launches. */
+DEVICE bool given_up(const sp_kernel_args &a, uint32_t &since, uint32_t phase, uint32_t peer) {
+    uint64_t ns;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns)::"memory");
+    const uint32_t now = ns >> 10 | 1; /* in one register: this is alive in loops that have none to spare */
+    if (!since) since = now;
+    sp_kernel_signals *mine = a.signals[a.rank];
+    const bool aborted = a.host->abort;
+    if (!aborted && now - since < a.limit_ns >> 10 && !load_flag(&mine->barrier[blockIdx.x].broken)) return false;
+    const unsigned long long report = SP_REPORT(aborted, phase, peer, blockIdx.x, a.kernel);
+    if (atomicCAS(&mine->report, 0ULL, report) == 0) {
+#pragma unroll 1
+        for (int b = 0; b < SP_KERNEL_BLOCKS; b++) {
+            store_flag(&mine->barrier[b].broken, 1);
+            store_flag(&mine->push[b].broken, 1);
+        }
+        a.host->report = report;
+        __threadfence_system();
+    }
+    return true;
+}
+
+/* look() until it is true; who() says which peer is missing, if it comes to that. */
+template <class Look, class Who> DEVICE bool await(const sp_kernel_args &a, uint32_t phase, Look look, Who who) {
+    uint32_t since = 0;
+    for (;;) {
+#pragma unroll 1
+        for (int n = 0; n < LOOKS; n++)
+            if (look()) return true;
+        if (given_up(a, since, phase, who())) return false;
+    }
+}
+
+/* Block b of every rank meets block b of every other, twice a launch, each time over words of its own: thread r posts to rank r and
+ * waits for rank r. The words count launches. ADD: the post is an addition, which does not wait for the load of the count (V2); else it
+ * is the count itself (v1); both leave the same number behind.
+ * A rank that gave up, on a peer or in an earlier launch, never posts second. So a peer may begin a launch with it, but never ends one:
+ * it reports too, and takes nothing wrong for a result. */
+template <int N, bool ADD> struct Barrier {
+    const sp_kernel_args &a;
+    sp_kernel_line line;
+    bool ok;
+
+    __device__ __forceinline__ Barrier(const sp_kernel_args &args) : a(args), ok(true) {
+        if (threadIdx.x < N) line = load_line(&a.signals[a.rank]->barrier[blockIdx.x]);
+    }
+
+    /* FENCED: what the peer's block wrote before the __syncthreads before its post is there after the __syncthreads after this. */
+    template <bool FENCED> __device__ __forceinline__ void first(uint32_t phase) { meet<FENCED, 0>(phase); }
+    template <bool FENCED> __device__ __forceinline__ void second(uint32_t phase) { meet<FENCED, 1>(phase); }
+
+  private:
+    template <bool FENCED, int WHICH> __device__ __forceinline__ void meet(uint32_t phase) {
+        if (threadIdx.x >= N) return;
+        uint32_t *theirs = &a.signals[threadIdx.x]->arrived[WHICH][blockIdx.x][a.rank];
+        const uint32_t *mine = &a.signals[a.rank]->arrived[WHICH][blockIdx.x][threadIdx.x];
+        if (ADD && WHICH == 0) FENCED ? add_release(theirs) : add_flag(theirs);
+        if (WHICH == 0) ok = !line.broken;
+        if (!ok) return;
+        const uint32_t goal = line.epoch + 1;
+        if (ADD && WHICH == 1) FENCED ? add_release(theirs) : add_flag(theirs);
+        if (!ADD) FENCED ? store_release(theirs, goal) : store_flag(theirs, goal);
+        /* Before the wait: a store after it would be one more way to L2 at the end of the kernel. */
+        if (WHICH == 1 && threadIdx.x == 0) a.signals[a.rank]->barrier[blockIdx.x].epoch = goal;
+        ok = await(
+            a, phase, [&] { return (int32_t)((FENCED ? load_acquire(mine) : load_flag(mine)) - goal) >= 0; },
+            [] { return threadIdx.x; });
+    }
+};
+
+#endif

@@ -1,0 +1,130 @@
+/* The GPU device's table: its paths and everything else that the Coordinator calls. Handed to csrc/py by gpu.h.
+ * Invariant: what SGLang calls and PyTorch owns (torch_distributed, torch_symm_mem) is run by Python and is NULL here, as is what no
+ * GPU of NVIDIA has. */
+#include "comm.h"
+#include "gpu.h"
+
+static sp_status in_place(sp_comm *comm, const sp_work *work) { return sp_pynccl_enqueue(comm, work, true); }
+
+static sp_status out_of_place(sp_comm *comm, const sp_work *work) { return sp_pynccl_enqueue(comm, work, false); }
+
+static sp_status need_custom(const sp_comm *comm) {
+    SP_TRY(sp_comm_usable(comm, "custom"));
+    return comm->custom ? SP_OK : sp_fail(SP_UNAVAILABLE, "no custom all-reduce: %s", comm->custom_why);
+}
+
+static sp_status custom_supports(sp_comm *comm, const sp_work *work) {
+    SP_TRY(need_custom(comm));
+    return sp_custom_supports(comm->custom, work);
+}
+
+static sp_status custom_enqueue(sp_comm *comm, const sp_work *work) {
+    int before;
+    SP_TRY(need_custom(comm));
+    SP_TRY(sp_device_enter(comm->world.ordinal, &before));
+    sp_status status = sp_custom_enqueue(comm->custom, work);
+    sp_device_leave(comm->world.ordinal, before);
+    return status;
+}
+
+static sp_status in_place_finish(sp_comm *comm, void *stream, sp_deadline deadline) {
+    return sp_comm_wait(comm, stream, NULL, "pynccl_in_place", deadline);
+}
+
+static sp_status out_of_place_finish(sp_comm *comm, void *stream, sp_deadline deadline) {
+    return sp_comm_wait(comm, stream, NULL, "pynccl_out_of_place", deadline);
+}
+
+static sp_status custom_finish(sp_comm *comm, void *stream, sp_deadline deadline) {
+    return sp_comm_wait(comm, stream, NULL, "custom", deadline);
+}
+
+static const sp_path_ops in_place_ops = {"ncclAllReduce, send buffer = receive buffer", sp_pynccl_supports, in_place,
+                                         in_place_finish};
+static const sp_path_ops out_of_place_ops = {"ncclAllReduce into another buffer", sp_pynccl_supports, out_of_place,
+                                             out_of_place_finish};
+static const sp_path_ops custom_ops = {"our CUDA kernels over CUDA IPC", custom_supports, custom_enqueue, custom_finish};
+
+sp_status sp_gpu_tune(sp_comm *comm, const sp_custom_tuning *tuning) {
+    SP_TRY(need_custom(comm));
+    sp_custom_tune(comm->custom, tuning);
+    return SP_OK;
+}
+
+sp_status sp_gpu_shape(sp_comm *comm, const sp_work *work, uint32_t *blocks, uint32_t *threads, uint32_t *fit) {
+    int before;
+    SP_TRY(need_custom(comm));
+    SP_TRY(sp_device_enter(comm->world.ordinal, &before));
+    sp_status status = sp_custom_shape(comm->custom, work, blocks, threads, fit);
+    sp_device_leave(comm->world.ordinal, before);
+    return status;
+}
+
+sp_status sp_gpu_empty(sp_comm *comm, const sp_work *work) {
+    int before;
+    SP_TRY(need_custom(comm));
+    SP_TRY(sp_device_enter(comm->world.ordinal, &before));
+    sp_status status = sp_custom_empty(comm->custom, work);
+    sp_device_leave(comm->world.ordinal, before);
+    return status;
+}
+
+sp_status sp_gpu_ping_pong(sp_comm *comm, uint32_t trips, void *stream, sp_deadline deadline) {
+    int before;
+    SP_TRY(need_custom(comm));
+    SP_TRY(sp_device_enter(comm->world.ordinal, &before));
+    sp_status status = sp_custom_ping_pong(comm->custom, trips, stream, deadline);
+    sp_device_leave(comm->world.ordinal, before);
+    return status;
+}
+
+static sp_status wait_all(sp_comm *comm, void *stream, sp_deadline deadline) {
+    return sp_comm_wait(comm, stream, NULL, "waiting for the stream", deadline);
+}
+
+static sp_status registered(sp_comm *comm, uint64_t *addresses, sp_deadline deadline) {
+    *addresses = 0;
+    SP_TRY(sp_comm_usable(comm, "registering captured addresses"));
+    return comm->custom ? sp_custom_registered(comm->custom, addresses, deadline) : SP_OK; /* all ranks have it, or none */
+}
+
+/* NCCL counts nothing on the GPU: its calls are those that were enqueued outside of a capture. */
+static uint64_t ran(sp_comm *comm, uint8_t path) {
+    int before;
+    if (path == SP_PATH_PYNCCL_IN_PLACE) return comm->nccl.calls[1];
+    if (path == SP_PATH_PYNCCL_OUT_OF_PLACE) return comm->nccl.calls[0];
+    if (path != SP_PATH_CUSTOM || need_custom(comm) || sp_device_enter(comm->world.ordinal, &before)) return 0;
+    uint64_t count = sp_custom_ran(comm->custom);
+    sp_device_leave(comm->world.ordinal, before);
+    return count;
+}
+
+const sp_seam sp_gpu_seam = {
+    .abi = SP_SEAM_ABI,
+    .bytes = sizeof(sp_seam),
+    .name = "gpu",
+    .error = sp_error,
+    .memory = {sp_gpu_alloc, sp_gpu_free, sp_gpu_export, sp_gpu_open, sp_gpu_close},
+    .paths =
+        {
+            [SP_PATH_PYNCCL_IN_PLACE] = &in_place_ops,
+            [SP_PATH_PYNCCL_OUT_OF_PLACE] = &out_of_place_ops,
+            [SP_PATH_CUSTOM] = &custom_ops,
+        },
+    .window_alloc = sp_gpu_window_alloc,
+    .window_free = sp_gpu_window_free,
+    .join = sp_gpu_join,
+    .leave = sp_gpu_leave,
+    .abort = sp_gpu_abort,
+    .capturing = sp_gpu_capturing,
+    .copy = sp_gpu_copy,
+    .capture_begin = sp_gpu_capture_begin,
+    .capture_end = sp_gpu_capture_end,
+    .registered = registered,
+    .replay = sp_gpu_replay,
+    .graph_free = sp_gpu_graph_free,
+    .mark = sp_gpu_mark,
+    .elapsed = sp_gpu_elapsed,
+    .wait = wait_all,
+    .ran = ran,
+};

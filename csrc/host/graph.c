@@ -1,0 +1,106 @@
+/* Captured calls: a list that keeps the pointers, and runs again with whatever lies there then. Called through the seam.
+ * Invariant: while a capture is open nothing runs, and the list's order is the order of the calls. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm.h"
+
+struct sp_graph {
+    sp_work *works; /* where path is SP_PATH_NONE: a copy of nbytes from in (NULL: zeros) to out */
+    size_t count, room;
+};
+
+static sp_status add(sp_comm *comm, const sp_work *work) {
+    sp_graph *graph = comm->recording;
+    if (graph->count == graph->room) {
+        size_t room = graph->room ? graph->room * 2 : 16;
+        sp_work *works = realloc(graph->works, room * sizeof *works);
+        if (!works) return sp_fail(SP_NOMEM, "no memory for call %zu of a capture", graph->count + 1);
+        graph->works = works;
+        graph->room = room;
+    }
+    graph->works[graph->count] = *work;
+    graph->works[graph->count++].flags &= (uint8_t)~SP_WORK_CAPTURING;
+    return SP_OK;
+}
+
+sp_status sp_host_record(sp_comm *comm, const sp_work *work) {
+    SP_TRY(sp_host_check(comm, work));
+    SP_TRY(add(comm, work));
+    if (work->flags & SP_WORK_REGISTERED) comm->noted++;
+    return SP_OK;
+}
+
+static void copy_now(void *to, const void *from, size_t bytes) {
+    if (from)
+        memmove(to, from, bytes);
+    else
+        memset(to, 0, bytes);
+}
+
+sp_status sp_host_copy(sp_comm *comm, void *to, const void *from, size_t bytes, void *stream) {
+    (void)stream;
+    if (!bytes) return SP_OK;
+    if (!to) return sp_fail(SP_INVALID, "a copy of %zu bytes to no address", bytes);
+    if (comm->recording) return add(comm, &(sp_work){.in = from, .out = to, .nbytes = bytes, .path = SP_PATH_NONE});
+    copy_now(to, from, bytes);
+    return SP_OK;
+}
+
+sp_status sp_host_capturing(sp_comm *comm, void *stream, bool *capturing) {
+    (void)stream;
+    *capturing = comm->recording != NULL;
+    return SP_OK;
+}
+
+sp_status sp_host_capture_begin(sp_comm *comm, void *stream) {
+    (void)stream;
+    if (comm->recording) return sp_fail(SP_INVALID, "a capture is open already: end it first");
+    comm->recording = calloc(1, sizeof *comm->recording);
+    return comm->recording ? SP_OK : sp_fail(SP_NOMEM, "no memory for a capture");
+}
+
+sp_status sp_host_capture_end(sp_comm *comm, void *stream, sp_graph **graph) {
+    (void)stream;
+    if (!comm->recording) return sp_fail(SP_INVALID, "no capture is open: begin one first");
+    *graph = comm->recording;
+    comm->recording = NULL;
+    return SP_OK;
+}
+
+sp_status sp_host_registered(sp_comm *comm, uint64_t *addresses, sp_deadline deadline) {
+    uint64_t all[SP_RANKS_MAX];
+    sp_board_phase(comm->board, "registering captured addresses");
+    SP_TRY(sp_gather(&comm->world.exchange, &comm->noted, all, sizeof comm->noted, deadline));
+    for (int r = 0; r < comm->world.size; r++)
+        if (all[r] != comm->noted)
+            return sp_fail(SP_MISMATCH,
+                           "rank %d captured %" PRIu64 " registered addresses, rank %d %" PRIu64 ": ranks must capture the same",
+                           r, all[r], comm->world.rank, comm->noted);
+    *addresses = comm->noted;
+    comm->noted = 0;
+    sp_board_phase(comm->board, "between calls");
+    return SP_OK;
+}
+
+sp_status sp_host_replay(sp_comm *comm, sp_graph *graph, void *stream, sp_deadline deadline) {
+    (void)stream;
+    if (comm->recording) return sp_fail(SP_INVALID, "a replay while a capture is open: end it first");
+    for (size_t i = 0; i < graph->count; i++) {
+        sp_work work = graph->works[i];
+        work.deadline = deadline;
+        if (work.path == SP_PATH_NONE)
+            copy_now(work.out, work.in, work.nbytes);
+        else
+            SP_TRY(sp_host_run(comm, &work));
+    }
+    return SP_OK;
+}
+
+void sp_host_graph_free(sp_comm *comm, sp_graph *graph) {
+    (void)comm;
+    if (!graph) return;
+    free(graph->works);
+    free(graph);
+}

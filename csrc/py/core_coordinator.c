@@ -1,0 +1,389 @@
+/* Coordinator: its life (join, close), its toggles (configure) and what goes wrong. Its Python subclass names and checks everything.
+ * Called by sglang_probe/_run/coordinator.py. Invariant: configure() sets everything a route depends on at once and forgets all plans,
+ * so that no call sees half of a change. */
+#include "core_coordinator.h"
+
+#include <stddef.h>
+#include <string.h>
+#include <structmember.h>
+
+sp_deadline sp_coordinator_deadline(const coordinator_object *c) { return sp_deadline_in(c->timeout_s); }
+
+uint32_t sp_coordinator_context(const coordinator_object *c, bool capturing) {
+    return c->context | (c->captures ? SP_CTX(IN_CAPTURE) : 0) | (capturing ? SP_CTX(STREAM) : 0);
+}
+
+bool sp_coordinator_ready(coordinator_object *c) {
+    if (!c->seam)
+        PyErr_SetString(c->state->error, "this Coordinator is closed; make a new one");
+    else if (c->broken)
+        PyErr_Format(c->state->error, "this Coordinator is broken and only close() is left: %s", c->broken);
+    else if (c->busy)
+        PyErr_SetString(c->state->error, "this Coordinator is in a call of another thread; one thread drives a rank");
+    else
+        return true;
+    return false;
+}
+
+static char *copy_text(const char *text) {
+    size_t size = strlen(text) + 1;
+    char *copy = PyMem_Malloc(size);
+    return copy ? memcpy(copy, text, size) : NULL;
+}
+
+/* Ranks are together again after these: nothing was posted, or every rank refused alike. */
+static bool leaves_ranks_together(sp_status status) {
+    return status == SP_INVALID || status == SP_UNAVAILABLE || status == SP_NOMEM;
+}
+
+PyObject *sp_coordinator_fail(coordinator_object *c, sp_status status, const char *text) {
+    char all[1536], boards[768];
+    sp_board_describe(c->board, boards, sizeof boards);
+    snprintf(all, sizeof all, "%s; %s", text, boards);
+    if (!leaves_ranks_together(status)) {
+        if (!c->broken) c->broken = copy_text(text);
+        if (c->comm) c->seam->abort(c->comm);
+        sp_board_fail(c->board, c->world.rank, text);
+    }
+    return sp_raise_text(c->state, status, all);
+}
+
+static const sp_seam *seam_of(PyObject *device) {
+    if (device == Py_None) return &sp_host_seam;
+    const sp_seam *seam = PyCapsule_GetPointer(device, SP_SEAM_CAPSULE);
+    if (!seam) return NULL;
+    if (seam->abi == SP_SEAM_ABI && seam->bytes == sizeof(sp_seam)) return seam;
+    PyErr_Format(PyExc_ImportError,
+                 "_gpu was built for another version of this package (table %u of %u bytes, wanted %d of %zu): "
+                 "build both again",
+                 seam->abi, seam->bytes, SP_SEAM_ABI, sizeof(sp_seam));
+    return NULL;
+}
+
+static void leave(coordinator_object *c) {
+    const sp_seam *seam = c->seam;
+    sp_comm *comm = c->comm;
+    sp_board *board = c->board;
+    bool broken = c->broken != NULL;
+    c->seam = NULL, c->comm = NULL, c->board = NULL;
+    if (!seam && !board) return;
+    Py_BEGIN_ALLOW_THREADS if (comm) seam->leave(comm, broken);
+    if (board) sp_board_detach(board);
+    Py_END_ALLOW_THREADS
+}
+
+static int coordinator_init(PyObject *self, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"device", "board", "rank", "ordinal", "timeout_s", "max_bytes", "nccl", NULL};
+    coordinator_object *c = (coordinator_object *)self;
+    PyObject *device;
+    int fd;
+    unsigned long long max_bytes = UINT64_C(16) << 20;
+    double timeout_s = 30;
+    const char *nccl = NULL;
+    if (c->seam) {
+        PyErr_SetString(PyExc_TypeError, "a Coordinator joins once");
+        return -1;
+    }
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oii|idKz", names, &device, &fd, &c->world.rank, &c->world.ordinal, &timeout_s,
+                                     &max_bytes, &nccl))
+        return -1;
+    const sp_seam *seam = seam_of(device);
+    if (!seam) return -1;
+    sp_status status = sp_board_attach(fd, c->world.rank, &c->board);
+    if (status) {
+        sp_raise_text(c->state, status, sp_error());
+        return -1;
+    }
+    c->timeout_s = timeout_s;
+    c->seam = seam;
+    c->seam_owner = Py_NewRef(device);
+    c->world.size = sp_board_size(c->board);
+    c->world.exchange = sp_board_exchange(c->board);
+    c->world.max_bytes = max_bytes;
+    c->world.nccl_path = nccl;
+    Py_BEGIN_ALLOW_THREADS status = seam->join(&c->world, sp_deadline_in(timeout_s), &c->comm);
+    Py_END_ALLOW_THREADS c->world.nccl_path = NULL; /* its text is the caller's */
+    sp_board_phase(c->board, SP_PHASE_IDLE);
+    if (!status) return 0;
+    sp_coordinator_fail(c, status, seam->error());
+    leave(c);
+    return -1;
+}
+
+static PyObject *coordinator_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    (void)args, (void)kwargs;
+    core_state *state = sp_state_of_type(type);
+    coordinator_object *c = state ? (coordinator_object *)type->tp_alloc(type, 0) : NULL;
+    if (!c) return NULL;
+    c->state = state;
+    c->settings = Py_NewRef(Py_None);
+    c->release = &sp_releases[sp_release_count - 1];
+    for (size_t i = 0; i < sp_ruleset_count; i++)
+        if (strcmp(sp_rulesets[i].name, c->release->ruleset) == 0) c->rules.ruleset = &sp_rulesets[i];
+    sp_facts_init(&c->facts);
+    return (PyObject *)c;
+}
+
+static PyObject *coordinator_close(PyObject *self, PyObject *unused) {
+    (void)unused;
+    leave((coordinator_object *)self);
+    Py_RETURN_NONE;
+}
+
+/* configure(settings, release, facts, context, off, on, kernel, derived) */
+static PyObject *coordinator_configure(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    coordinator_object *c = (coordinator_object *)self;
+    core_case parsed;
+    uint64_t off, on;
+    size_t kernel;
+    if (!sp_count_args("configure", count, 8, 8)) return NULL;
+    PyObject *call = PyTuple_New(1 + sizeof(sp_call) / sizeof(int64_t) - 1);
+    for (Py_ssize_t i = 0; call && i < PyTuple_GET_SIZE(call); i++) {
+        PyObject *one = PyLong_FromLong(i ? 0 : 1);
+        if (!one) Py_CLEAR(call);
+        if (call) PyTuple_SET_ITEM(call, i, one);
+    }
+    if (!call) return NULL;
+    PyObject *items[] = {args[1], args[2], call, args[3], args[7]};
+    bool good = sp_parse_case(items, 5, &parsed) && sp_parse_word(args[4], &off) && sp_parse_word(args[5], &on) &&
+                sp_parse_index(args[6], "kernel", SP_KERNEL_COUNT, &kernel);
+    Py_DECREF(call);
+    if (!good) return NULL;
+    c->release = parsed.c.release;
+    c->rules = parsed.rules;
+    c->facts = parsed.facts;
+    c->context = parsed.c.context;
+    c->off = (uint32_t)off, c->on = (uint32_t)on;
+    c->forced_kernel = (uint8_t)kernel;
+    sp_release_case(&parsed);
+    Py_XSETREF(c->derived, args[7] == Py_None ? NULL : Py_NewRef(args[7])); /* bytes, whose buffer stays where it is */
+    Py_XSETREF(c->settings, Py_NewRef(args[0]));
+    memset(c->plans, 0, sizeof c->plans);
+    Py_RETURN_NONE;
+}
+
+static PyObject *coordinator_register_path(PyObject *self, PyObject *args) {
+    coordinator_object *c = (coordinator_object *)self;
+    int path;
+    PyObject *implementation;
+    if (!PyArg_ParseTuple(args, "iO", &path, &implementation)) return NULL;
+    if (path < 0 || path >= SP_PATH_COUNT)
+        return PyErr_Format(PyExc_ValueError, "path %d: there are %d", path, SP_PATH_COUNT), NULL;
+    Py_XSETREF(c->python_path[path], implementation == Py_None ? NULL : Py_NewRef(implementation));
+    memset(c->plans, 0, sizeof c->plans);
+    Py_RETURN_NONE;
+}
+
+/* graph_capture(): enter, and leave with the addresses that were captured exchanged among the ranks. */
+static PyObject *coordinator_enter_capture(PyObject *self, PyObject *unused) {
+    (void)unused;
+    coordinator_object *c = (coordinator_object *)self;
+    if (!sp_coordinator_ready(c)) return NULL;
+    c->captures++;
+    Py_RETURN_NONE;
+}
+
+static PyObject *coordinator_exit_capture(PyObject *self, PyObject *unused) {
+    (void)unused;
+    coordinator_object *c = (coordinator_object *)self;
+    uint64_t addresses = 0;
+    if (c->captures) c->captures--;
+    if (!sp_coordinator_ready(c)) return NULL;
+    if (c->captures) return PyLong_FromLong(0);
+    sp_status status;
+    Py_BEGIN_ALLOW_THREADS status = c->seam->registered(c->comm, &addresses, sp_coordinator_deadline(c));
+    Py_END_ALLOW_THREADS return status ? sp_coordinator_fail(c, status, c->seam->error())
+                                       : PyLong_FromUnsignedLongLong(addresses);
+}
+
+static PyObject *coordinator_wait(PyObject *self, PyObject *args) {
+    coordinator_object *c = (coordinator_object *)self;
+    unsigned long long stream = 0;
+    if (!PyArg_ParseTuple(args, "|K", &stream) || !sp_coordinator_ready(c)) return NULL;
+    sp_status status;
+    Py_BEGIN_ALLOW_THREADS status = c->seam->wait(c->comm, (void *)(uintptr_t)stream, sp_coordinator_deadline(c));
+    Py_END_ALLOW_THREADS sp_board_phase(c->board, SP_PHASE_IDLE);
+    if (!status) status = sp_board_compare(c->board, c->seq);
+    if (status) return sp_coordinator_fail(c, status, status == SP_MISMATCH ? sp_error() : c->seam->error());
+    Py_RETURN_NONE;
+}
+
+static PyObject *coordinator_barrier(PyObject *self, PyObject *unused) {
+    (void)unused;
+    coordinator_object *c = (coordinator_object *)self;
+    uint8_t mine = 0, all[SP_RANKS_MAX];
+    if (!sp_coordinator_ready(c)) return NULL;
+    sp_status status;
+    Py_BEGIN_ALLOW_THREADS status = sp_gather(&c->world.exchange, &mine, all, 1, sp_coordinator_deadline(c));
+    Py_END_ALLOW_THREADS if (status) return sp_coordinator_fail(c, status, sp_error());
+    Py_RETURN_NONE;
+}
+
+/* ((path code, what runs it or "", 1 where it stands in Python), ...) of the paths that this device has. */
+static PyObject *coordinator_runs(PyObject *self, PyObject *unused) {
+    (void)unused;
+    coordinator_object *c = (coordinator_object *)self;
+    PyObject *all = PyTuple_New(SP_PATH_COUNT);
+    for (int i = 0; all && i < SP_PATH_COUNT; i++) {
+        const sp_path_ops *ops = c->seam ? c->seam->paths[i] : NULL;
+        PyObject *one = Py_BuildValue("(si)", ops ? ops->runs : "", c->python_path[i] != NULL);
+        if (one)
+            PyTuple_SET_ITEM(all, i, one);
+        else
+            Py_CLEAR(all);
+    }
+    return all;
+}
+
+/* supports(path, kernel, dtype, nbytes) -> "" or why not: one question to the device, without a tensor. */
+static PyObject *coordinator_supports(PyObject *self, PyObject *args) {
+    coordinator_object *c = (coordinator_object *)self;
+    unsigned char path, kernel, dtype;
+    unsigned long long nbytes;
+    static const uint8_t sizes[] = {
+#define X(id, name, bytes) bytes,
+        SP_DTYPES(X)
+#undef X
+    };
+    if (!PyArg_ParseTuple(args, "bbbK", &path, &kernel, &dtype, &nbytes) || !sp_coordinator_ready(c)) return NULL;
+    const sp_path_ops *ops = path < SP_PATH_COUNT && dtype < SP_DTYPE_COUNT ? c->seam->paths[path] : NULL;
+    if (!ops) return PyUnicode_FromString("this device has no such path");
+    void *somewhere = (void *)((uintptr_t)c & ~(uintptr_t)255); /* an aligned address: nothing is read there */
+    sp_work work = {.path = path,
+                    .kernel = kernel,
+                    .dtype = dtype,
+                    .nbytes = nbytes,
+                    .count = nbytes / sizes[dtype],
+                    .in = somewhere,
+                    .out = somewhere};
+    return PyUnicode_FromString(ops->supports(c->comm, &work) ? c->seam->error() : "");
+}
+
+static PyObject *coordinator_ran(PyObject *self, PyObject *path) {
+    coordinator_object *c = (coordinator_object *)self;
+    size_t index;
+    if (!sp_coordinator_ready(c) || !sp_parse_index(path, "path", SP_PATH_COUNT, &index)) return NULL;
+    return PyLong_FromUnsignedLongLong(c->seam->ran(c->comm, (uint8_t)index));
+}
+
+static PyObject *coordinator_describe(PyObject *self, PyObject *unused) {
+    (void)unused;
+    coordinator_object *c = (coordinator_object *)self;
+    char text[768] = "closed";
+    if (c->board) sp_board_describe(c->board, text, sizeof text);
+    return PyUnicode_FromString(text);
+}
+
+static int coordinator_traverse(PyObject *self, visitproc visit, void *arg) {
+    coordinator_object *c = (coordinator_object *)self;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(c->seam_owner);
+    Py_VISIT(c->settings);
+    Py_VISIT(c->derived);
+    for (int i = 0; i < SP_PATH_COUNT; i++) Py_VISIT(c->python_path[i]);
+    return sp_producers_traverse(&c->producers, visit, arg);
+}
+
+static int coordinator_clear(PyObject *self) {
+    coordinator_object *c = (coordinator_object *)self;
+    Py_CLEAR(c->settings);
+    for (int i = 0; i < SP_PATH_COUNT; i++) Py_CLEAR(c->python_path[i]);
+    sp_producers_clear(&c->producers);
+    return 0;
+}
+
+static void coordinator_dealloc(PyObject *self) {
+    coordinator_object *c = (coordinator_object *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    leave(c);
+    coordinator_clear(self);
+    Py_CLEAR(c->derived);
+    Py_CLEAR(c->seam_owner);
+    PyMem_Free(c->broken);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyObject *get_rank(PyObject *self, void *closure) {
+    const sp_world *w = &((coordinator_object *)self)->world;
+    return PyLong_FromLong(closure ? w->size : w->rank);
+}
+
+static PyObject *get_device(PyObject *self, void *closure) {
+    (void)closure;
+    const coordinator_object *c = (coordinator_object *)self;
+    return PyUnicode_FromString(c->seam ? c->seam->name : "closed");
+}
+
+static PyGetSetDef coordinator_getset[] = {
+    {"rank", get_rank, NULL, "This rank.", NULL},
+    {"world_size", get_rank, NULL, "Ranks that joined.", (void *)1},
+    {"device", get_device, NULL, "host, gpu, or closed.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef coordinator_members[] = {
+    {"timing", T_BOOL, offsetof(coordinator_object, timing), 0, "Whether calls are timed, and waited for."},
+    {"timeout_s", T_DOUBLE, offsetof(coordinator_object, timeout_s), 0, "Limit of every wait, seconds."},
+    {"seq", T_ULONGLONG, offsetof(coordinator_object, seq), READONLY, "Calls so far."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMethodDef coordinator_methods[] = {
+    {"all_reduce", sp_coordinator_all_reduce, METH_O,
+     "all_reduce($self, tensor, /)\n--\n\nThe sum of every rank's tensor, by the path that this release takes: a Reduced.\n\n"
+     "tensor: a contiguous torch tensor, NumPy array or anything with __dlpack__, of any shape, on this rank's device; bf16, "
+     "fp16, "
+     "fp32, and where the path takes it fp64, int8, int32, int64. Runs on the producer's current stream. Raises what SGLang "
+     "raises; "
+     "ProbeUnavailable where the path does not run here; TimeoutError and ProbeError with rank and phase."},
+    SP_FAST("plan", sp_coordinator_plan, "plan($self, tensor, /)\n--\n\nWhat all_reduce would route for this tensor now."),
+    SP_FAST("configure", coordinator_configure,
+            "configure($self, settings, release, facts, context, off, on, kernel, derived, /)\n--\n\nAll toggles at once."),
+    {"register_path", coordinator_register_path, METH_VARARGS,
+     "register_path($self, path, implementation, /)\n--\n\nA path that stands in Python."},
+    {"enter_capture", coordinator_enter_capture, METH_NOARGS, "enter_capture($self, /)\n--\n\nEnters SGLang's graph_capture()."},
+    {"exit_capture", coordinator_exit_capture, METH_NOARGS,
+     "exit_capture($self, /)\n--\n\nLeaves it; collective. Answers how many captured addresses were exchanged."},
+    {"begin_graph", sp_coordinator_begin_graph, METH_VARARGS,
+     "begin_graph($self, stream=0, /)\n--\n\nThe stream really captures from here on."},
+    {"end_graph", sp_coordinator_end_graph, METH_VARARGS, "end_graph($self, stream=0, /)\n--\n\nEnds the capture: a Graph."},
+    {"buffer", sp_coordinator_buffer, METH_VARARGS,
+     "buffer($self, nbytes, window=False, /)\n--\n\nMemory of this device that peers can map: a Buffer. A window is collective."},
+    {"wait", coordinator_wait, METH_VARARGS,
+     "wait($self, stream=0, /)\n--\n\nUntil everything on the stream is done; then compares what the ranks called."},
+    {"barrier", coordinator_barrier, METH_NOARGS, "barrier($self, /)\n--\n\nUntil every rank is here."},
+    {"runs", coordinator_runs, METH_NOARGS, "runs($self, /)\n--\n\nWhat runs each path here: ((text or '', in Python), ...)."},
+    {"supports", coordinator_supports, METH_VARARGS,
+     "supports($self, path, kernel, dtype, nbytes, /)\n--\n\n'' or why the device cannot run it."},
+    {"cost", sp_coordinator_cost, METH_VARARGS,
+     "cost($self, tensor, rounds=20, /)\n--\n\nHost microseconds of one call: (through all_reduce, the path alone, the library "
+     "alone or "
+     "None). Collective; medians over rounds of 50 calls."},
+    {"ran", coordinator_ran, METH_O, "ran($self, path, /)\n--\n\nCalls of a path that the device counted as run."},
+    {"describe", coordinator_describe, METH_NOARGS, "describe($self, /)\n--\n\nWhere each rank stands, one sentence."},
+    {"close", coordinator_close, METH_NOARGS, "close($self, /)\n--\n\nLeaves the group; a closed one is refused from then on."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot coordinator_slots[] = {
+    {Py_tp_doc, "Coordinator(device, board, rank, ordinal=0, timeout_s=30.0, max_bytes=16777216, nccl=None)\n--\n\n"
+                "The dispatch over real communicators, one rank of it. Joining is collective."},
+    {Py_tp_new, coordinator_new},
+    {Py_tp_init, coordinator_init},
+    {Py_tp_dealloc, coordinator_dealloc},
+    {Py_tp_traverse, coordinator_traverse},
+    {Py_tp_clear, coordinator_clear},
+    {Py_tp_methods, coordinator_methods},
+    {Py_tp_members, coordinator_members},
+    {Py_tp_getset, coordinator_getset},
+    {0, NULL},
+};
+
+PyType_Spec sp_coordinator_spec = {
+    .name = "sglang_probe._core.Coordinator",
+    .basicsize = sizeof(coordinator_object),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = coordinator_slots,
+};

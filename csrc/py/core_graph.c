@@ -1,0 +1,104 @@
+/* Graph: captured calls that can be replayed. Made by Coordinator.begin_graph and end_graph; a replay runs no dispatch, as in SGLang.
+ * Invariant: a graph keeps its Coordinator, and the tensors stay the caller's to keep alive, as with CUDA's own graphs. */
+#include "core_coordinator.h"
+
+typedef struct graph_object {
+    PyObject_HEAD coordinator_object *coordinator;
+    sp_graph *graph;
+    void *stream;
+} graph_object;
+
+PyObject *sp_coordinator_begin_graph(PyObject *self, PyObject *args) {
+    coordinator_object *c = (coordinator_object *)self;
+    unsigned long long stream = 0;
+    if (!PyArg_ParseTuple(args, "|K", &stream) || !sp_coordinator_ready(c)) return NULL;
+    if (c->graph_open) return PyErr_SetString(c->state->error, "a graph is being captured already; end it first"), NULL;
+    sp_status status = c->seam->capture_begin(c->comm, (void *)(uintptr_t)stream);
+    if (status) return sp_coordinator_fail(c, status, c->seam->error());
+    c->graph_open = true;
+    Py_RETURN_NONE;
+}
+
+PyObject *sp_coordinator_end_graph(PyObject *self, PyObject *args) {
+    coordinator_object *c = (coordinator_object *)self;
+    unsigned long long stream = 0;
+    if (!PyArg_ParseTuple(args, "|K", &stream) || !sp_coordinator_ready(c)) return NULL;
+    if (!c->graph_open) return PyErr_SetString(c->state->error, "no graph is being captured; begin one first"), NULL;
+    graph_object *g = PyObject_GC_New(graph_object, c->state->graph_type);
+    if (!g) return NULL;
+    g->coordinator = NULL;
+    g->graph = NULL;
+    g->stream = (void *)(uintptr_t)stream;
+    c->graph_open = false;
+    sp_status status = c->seam->capture_end(c->comm, g->stream, &g->graph);
+    g->coordinator = (coordinator_object *)Py_NewRef(c);
+    PyObject_GC_Track(g);
+    if (!status) return (PyObject *)g;
+    sp_coordinator_fail(c, status, c->seam->error());
+    Py_DECREF(g);
+    return NULL;
+}
+
+/* Many replays between one look at the clock: what a measurement wants. */
+static PyObject *graph_replay(PyObject *self, PyObject *args) {
+    graph_object *g = (graph_object *)self;
+    coordinator_object *c = g->coordinator;
+    unsigned long long times = 1;
+    int timed = 0;
+    if (!PyArg_ParseTuple(args, "|Kp", &times, &timed) || !sp_coordinator_ready(c)) return NULL;
+    double device_us = -1;
+    sp_status status = SP_OK;
+    sp_deadline deadline = sp_coordinator_deadline(c);
+    c->busy = true;
+    PyThreadState *released = PyEval_SaveThread();
+    if (timed) status = c->seam->mark(c->comm, 0, g->stream);
+    int64_t start = sp_now_ns();
+    for (unsigned long long i = 0; i < times && !status; i++) status = c->seam->replay(c->comm, g->graph, g->stream, deadline);
+    int64_t host_ns = sp_now_ns() - start;
+    if (timed && !status) status = c->seam->mark(c->comm, 1, g->stream);
+    if (timed && !status) status = c->seam->wait(c->comm, g->stream, deadline);
+    if (timed && !status) status = c->seam->elapsed(c->comm, &device_us, deadline);
+    PyEval_RestoreThread(released);
+    c->busy = false;
+    if (status) return sp_coordinator_fail(c, status, c->seam->error());
+    return timed ? Py_BuildValue("(dd)", (double)host_ns / 1000, device_us) : Py_NewRef(Py_None);
+}
+
+static int graph_traverse(PyObject *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((graph_object *)self)->coordinator);
+    return 0;
+}
+
+static void graph_dealloc(PyObject *self) {
+    graph_object *g = (graph_object *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    if (g->graph && g->coordinator->seam) g->coordinator->seam->graph_free(g->coordinator->comm, g->graph);
+    Py_XDECREF(g->coordinator);
+    PyObject_GC_Del(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef graph_methods[] = {
+    {"replay", graph_replay, METH_VARARGS,
+     "replay($self, times=1, timed=False, /)\n--\n\nRuns what was captured. Timed: waits, and answers (host, device) "
+     "microseconds in "
+     "all."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot graph_slots[] = {
+    {Py_tp_doc, "Captured calls of one rank."},
+    {Py_tp_dealloc, graph_dealloc},
+    {Py_tp_traverse, graph_traverse},
+    {Py_tp_methods, graph_methods},
+    {0, NULL},
+};
+
+PyType_Spec sp_graph_spec = {
+    .name = "sglang_probe._core.Graph",
+    .basicsize = sizeof(graph_object),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = graph_slots,
+};

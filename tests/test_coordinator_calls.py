@@ -1,0 +1,244 @@
+"""Calls of the Coordinator beside the grid: kernels and their bits, dtypes, memory of its own, paths in Python, threads.
+
+On CPU ranks here; gpu/test_coordinator_gpu.py runs what it can of it on GPUs. Invariant: as in test_coordinator.py: what is expected
+stands in the test, or is the router's answer and NumPy's sum.
+"""
+
+# ruff: noqa: F401, F811 -- fixtures are imported, and then asked for by name
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import run_ranks
+from run_cases import CAPTURE, Case, Setting, cases_of
+from run_fixtures import Groups, device, group_of, judge_all, not_here, package, ranks_max
+
+from sglang_probe import Coordinator, Path, ProbeError, ProbeUnavailable, _core
+
+OLD, NEW = "0.5.9", "0.5.23"
+"""Custom all-reduce is v1, and V2."""
+
+# ------------------------------------------------------------------------------------------------------------------- kernels and bits
+
+
+def _random(c: Coordinator, case: Case, package: str) -> tuple[str, bytes, float, float] | str:
+    """(kernel, result, largest error, what is allowed) of random numbers, whose sum depends on its order."""
+    tensors = run_ranks.tensors_of(c, package)
+    tensor, count = tensors.make(case.shape, case.dtype), case.shape[0] * case.shape[1]
+    draws = [np.random.default_rng([case.seed, rank]).standard_normal(count) for rank in range(c.world_size)]
+    inputs = [run_ranks.rounded(draw, case.dtype) for draw in draws]
+    with run_ranks.as_before(c):
+        run_ranks.set_up(c, case)
+        tensors.write(tensor, inputs[c.rank])
+        try:
+            reduced = c.all_reduce(tensor)
+        except ProbeUnavailable as error:
+            return str(error)
+        c.wait()
+        result = tensors.read(reduced.tensor)
+    values = [run_ranks.values_of(one, case.dtype) for one in inputs]
+    error = np.abs(run_ranks.values_of(result, case.dtype) - np.sum(values, axis=0)).max()
+    unit = {"bf16": 2.0**-8, "fp16": 2.0**-11, "fp32": 2.0**-23}[case.dtype]
+    return reduced.kernel, result.tobytes(), float(error), float(unit * c.world_size * np.sum(np.abs(values), axis=0).max())
+
+
+@pytest.mark.parametrize("sglang", ["0.4.3.post2", OLD, "0.5.13.post1", "0.5.16", NEW])
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_every_custom_kernel_sums_random_numbers_to_the_same_bits_on_all_ranks(
+    world_size: int, sglang: str, group_of: Groups, package: str, device: str
+) -> None:
+    found: dict[str, Case] = {}
+    for case in cases_of(sglang, world_size):
+        kernel = case.decision().kernel
+        if case.decision().path == "custom" and not case.context and kernel != "dry" and (device == "host" or case.on_cuda):
+            found.setdefault(kernel, replace(case, layout="plain"))
+    if world_size == 3 and sglang in ("0.4.3.post2", OLD):
+        assert not found  # v1 takes no odd number of ranks
+        return
+    assert found
+    group = group_of(world_size)
+    for case in found.values():
+        for dtype in ("bf16", "fp16", "fp32"):
+            case = replace(case, dtype=dtype, nbytes=max(case.nbytes, 48 << 10) // 48 * 48)
+            by_rank = group.run(_random, case, package)
+            if isinstance(by_rank[0], str):
+                assert device == "gpu" and "custom" in by_rank[0], by_rank
+                continue
+            assert {took for took, *_ in by_rank} == {case.decision().kernel}
+            assert len({bits for _, bits, *_ in by_rank}) == 1, f"{case}: ranks differ"
+            assert all(error <= allowed for *_, error, allowed in by_rank), f"{case}: {by_rank[0][2:]}"
+
+
+def _limit(c: Coordinator, package: str) -> list[str]:
+    kernels = []
+    with run_ranks.as_before(c):
+        for count in (8, 2048, 4096):
+            mine = run_ranks.Rank(c, package, count=count)
+            for kernel in ("limit", "one_shot_push", ""):
+                c.custom.kernel = kernel
+                assert c.custom.kernel == kernel
+                for seed in range(3):
+                    reduced = c.all_reduce(mine.fill(seed))
+                    assert mine.is_sum(reduced.tensor, seed) and reduced.tensor is not mine.tensor
+                    kernels.append(reduced.kernel)
+    return kernels
+
+
+def test_the_fastest_kernel_that_we_know_can_be_asked_for_and_sums_right(group_of: Groups, package: str) -> None:
+    wanted = ["limit"] * 3 + ["one_shot_push"] * 6
+    assert group_of(2).run(_limit, package) == [wanted * 3] * 2
+
+
+# ------------------------------------------------------------------------------------------------------------------------------ dtypes
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp64", "int8", "int32", "int64"])
+def test_every_path_takes_the_dtypes_that_sglang_lets_through(
+    dtype: str, group_of: Groups, package: str, device: str, not_here: Counter[str]
+) -> None:
+    cases = {}
+    for case in (*cases_of(NEW, 2), *cases_of(OLD, 2)):
+        if device == "host" or case.on_cuda:
+            cases.setdefault(
+                (case.decision().path, case.captured), replace(case, dtype=dtype, nbytes=max(case.nbytes, 4096), layout="plain")
+            )
+    assert len(cases) > 8
+    chosen = list(cases.values())
+    by_rank = group_of(2).run(run_ranks.run_all, chosen, package)
+    assert judge_all(chosen, by_rank, not_here) == []
+    if device == "host":
+        assert not not_here
+
+
+# ------------------------------------------------------------------------------------------------------------- paths in Python, memory
+
+
+class _Said:
+    """A path in Python that writes ones."""
+
+    def __init__(self, c: Coordinator, package: str) -> None:
+        self.tensors, self.why, self.raises = run_ranks.tensors_of(c, package), "", False
+        self.calls: list[tuple[Any, Any, float]] = []
+
+    def supports(self, nbytes: int, dtype: str) -> str:
+        return self.why and f"{self.why}: {nbytes} bytes of {dtype}"
+
+    def enqueue(self, tensor: Any, out: Any, timeout_s: float) -> None:
+        if self.raises:
+            raise KeyError("in Python")
+        self.calls.append((tensor, out, timeout_s))
+        self.tensors.write(out, run_ranks.stored(np.ones(1), "bf16", 2048))
+
+
+def _python_path(c: Coordinator, package: str) -> None:
+    mine, said = run_ranks.Rank(c, package), _Said(c, package)
+    with run_ranks.as_before(c):
+        c.sglang = NEW
+        c.set_facts(fi_workspace=True)
+        c.register(Path.FLASHINFER, said)
+        try:
+            said.why = "not so much"
+            with pytest.raises(ProbeUnavailable, match="flashinfer.*not so much: 4096 bytes of bf16"):
+                c.all_reduce(mine.fill())
+            said.why = ""
+            assert "in this process" in c.paths[Path.FLASHINFER]
+            reduced = c.all_reduce(mine.fill())
+            ((tensor, out, timeout_s),) = said.calls
+            assert tensor is mine.tensor and out is reduced.tensor and timeout_s == c.timeout_s
+            assert np.all(mine.tensors.read(out) == run_ranks.stored(np.ones(1), "bf16", 1))
+            said.raises = True
+            with pytest.raises(KeyError, match="in Python"):
+                c.all_reduce(mine.fill())
+        finally:
+            c.register(Path.FLASHINFER, None)
+        if c.device == "host":
+            assert mine.is_sum(c.all_reduce(mine.fill()).tensor)
+        else:
+            with pytest.raises(ProbeUnavailable, match="flashinfer"):
+                c.all_reduce(mine.fill())
+
+
+def test_a_path_in_python_stands_behind_the_same_three_calls(group_of: Groups, package: str) -> None:
+    group_of(2).run(_python_path, package)
+
+
+def _own_memory(c: Coordinator, package: str) -> None:
+    tensors = run_ranks.tensors_of(c, package)
+    tensor = c.empty(2048, "fp32")
+    with run_ranks.as_before(c):
+        for release in (OLD, NEW):
+            c.sglang = release
+            with c.graph_capture():
+                c.all_reduce(tensor)
+                with c.graph() as graph:
+                    reduced = c.all_reduce(tensor)
+            assert c.captured_addresses == 1
+            for seed in (7, 8, 9):
+                tensors.write(tensor, run_ranks.stored(run_ranks.numbers(seed, c.rank), "fp32", 2048))
+                graph.replay()
+                c.wait()
+                wanted = run_ranks.stored(run_ranks.total(seed, c.world_size), "fp32", 2048)
+                assert np.array_equal(tensors.read(reduced.tensor), wanted)
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_captured_inputs_that_peers_can_map_are_read_where_they_lie(world_size: int, group_of: Groups, package: str) -> None:
+    group_of(world_size).run(_own_memory, package)
+
+
+def _paths(c: Coordinator) -> dict[str, str]:
+    return {str(path): text for path, text in c.paths.items()}
+
+
+def test_paths_say_what_runs_each_of_them_or_why_it_is_not_here(group_of: Groups, device: str) -> None:
+    for texts in group_of(2).run(_paths):
+        assert set(texts) == {name for name, _ in _core.PATHS} - {"none", "raises"}
+        away = {path for path, text in texts.items() if text.startswith("not here: ")}
+        assert all(texts.values()) and (not away if device == "host" else {"quick", "mscclpp"} <= away)
+
+
+# ----------------------------------------------------------------------------------------------------------------------------- threads
+
+
+def _two_threads(c: Coordinator, package: str) -> str:
+    """Rank 0 is in a call that waits for rank 1 while another of its threads asks for one too."""
+    import threading
+    import time
+
+    mine, said = run_ranks.Rank(c, package), []
+    with run_ranks.as_before(c):
+        c.sglang = OLD
+        c.barrier()
+        if c.rank == 1:
+            time.sleep(0.3)
+            assert mine.is_sum(c.all_reduce(mine.fill()).tensor)
+            return ""
+
+        def call() -> None:
+            said.append(mine.is_sum(c.all_reduce(mine.fill()).tensor))
+
+        first = threading.Thread(target=call)
+        first.start()
+        time.sleep(0.1)
+        try:
+            c.all_reduce(run_ranks.Rank(c, package).fill())
+        except ProbeError as error:
+            text = str(error)
+        else:
+            text = "nothing"
+        first.join(20)
+        assert said == [True]
+        return text
+
+
+def test_a_second_thread_is_refused_and_the_first_one_is_not_harmed(group_of: Groups, package: str, device: str) -> None:
+    if device == "gpu":
+        pytest.skip("a call on a GPU is over when it is enqueued: there is no moment to meet it in")
+    assert "one thread" in group_of(2).run(_two_threads, package)[0]
+    case = Case(OLD, 2, Setting(), CAPTURE, 4096)
+    assert judge_all([case], group_of(2).run(run_ranks.run_all, (case,), package), Counter()) == []
