@@ -40,6 +40,9 @@ class InputError(ProbeError, ValueError):
         super().__init__(f"{name}={value!r}: {remedy}")
         self.field, self.value, self.remedy = name, value, remedy
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.field, self.value, self.remedy)  # an exception is pickled by its text alone, which is not what makes it
+
 
 class Path(str, enum.Enum):
     """What executes an all-reduce. A string: ``Path.CUSTOM == "custom"``."""

@@ -194,6 +194,8 @@ GOOD: dict[str, Thunk] = {
     "Coordinator.runs": lambda: COORDINATOR.runs(),
     "Coordinator.supports": lambda: (COORDINATOR.supports(1, 1, 0, 4096), COORDINATOR.supports(10, 0, 0, 4096)),
     "Coordinator.ran": lambda: COORDINATOR.ran(1),
+    "Coordinator.cost": lambda: COORDINATOR.cost(TENSOR, 2),
+    "Coordinator.comm": lambda: COORDINATOR.comm(),
     "Coordinator.describe": lambda: COORDINATOR.describe(),
     "Coordinator.close": _closed,
     **_attributes("Coordinator", COORDINATOR, ("rank", "world_size", "device", "timing", "timeout_s", "seq")),
@@ -235,7 +237,7 @@ BAD: dict[str, Thunk] = {
     "Buffer": lambda: _core.Buffer(),
     **_read_only("Buffer", BUFFER, ("address",)),
     "Graph": lambda: _core.Graph(),
-    "Graph.replay": lambda: GRAPH.replay(-1),
+    "Graph.replay": lambda: GRAPH.replay("often"),  # type: ignore[arg-type] # bad on purpose
     "Reduced": lambda: _core.Reduced(),
     **_read_only("Reduced", REDUCED, _OF_REDUCED),
     "Coordinator": lambda: Alone(None, BOARD_FD, 7),
@@ -253,6 +255,8 @@ BAD: dict[str, Thunk] = {
     "Coordinator.runs": lambda: COORDINATOR.runs(1),  # type: ignore[call-arg] # bad on purpose
     "Coordinator.supports": lambda: COORDINATOR.supports(1, 1, 0, "x"),  # type: ignore[arg-type] # bad on purpose
     "Coordinator.ran": lambda: COORDINATOR.ran(99),
+    "Coordinator.cost": lambda: COORDINATOR.cost(TENSOR, 0),
+    "Coordinator.comm": lambda: COORDINATOR.comm(1),  # type: ignore[call-arg] # bad on purpose
     "Coordinator.describe": lambda: COORDINATOR.describe(1),  # type: ignore[call-arg] # bad on purpose
     "Coordinator.close": lambda: COORDINATOR.close(1),  # type: ignore[call-arg] # bad on purpose
     **_read_only("Coordinator", COORDINATOR, ("rank", "world_size", "device", "timing", "seq")),

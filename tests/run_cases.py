@@ -75,7 +75,7 @@ class Case:
         if not self.setting.off and not self.setting.on:
             return route(self.call, self.group, context=names_of(bits), sglang=self.sglang)
         off, on = (sum(_GATES[name] for name in names) for names in (self.setting.off, self.setting.on))
-        return decide(resolve(self.sglang), self.group, self.call, bits, off=off, on=on)
+        return decide(resolve(self.sglang), self.group, self.call, bits, switches=(off, on, 0))
 
     @property
     def captured(self) -> bool:

@@ -17,7 +17,7 @@ import pytest
 # pattern, folders, a line that it must find, why
 MISTAKES = [
     (r"\b(?:f|v|vf)?printf\(|\bputs\(|\bperror\(", "csrc", 'printf("x");', "library code never prints"),
-    (r"\b(?:exit|_exit|abort|quick_exit|raise)\(", "csrc", "abort();", "library code never ends the process"),
+    (r"(?<![>.])\b(?:exit|_exit|abort|quick_exit|raise)\(", "csrc", "abort();", "library code never ends the process"),
     (r"Python\.h|numpy/", "csrc/core csrc/host csrc/gpu", "#include <Python.h>", "only csrc/py knows Python"),
     (r"cuda_runtime|nccl\.h", "csrc/core csrc/host csrc/py", "#include <nccl.h>", "only csrc/gpu knows CUDA and NCCL"),
     (r"\b(?:malloc|calloc|realloc|strdup)\(", "csrc/core", "p = malloc(8);", "the core's callers own every buffer"),
@@ -117,7 +117,7 @@ def _symbols(root: Path, tmp_path: Path, source: Path) -> list[tuple[str, str]]:
     output = tmp_path / (source.stem + ".o")
     # -fPIC would move constants with relocations into .data.rel.ro, which nm calls d as well.
     subprocess.run(
-        [compiler, "-std=c11", "-O1", "-fno-pic", "-Icsrc", "-c", str(source), "-o", str(output)], check=True, cwd=root
+        [compiler, "-std=c11", "-D_GNU_SOURCE=1", "-O1", "-fno-pic", "-Icsrc", "-c", str(source), "-o", str(output)], check=True, cwd=root
     )
     lines = subprocess.run(["nm", "-P", str(output)], check=True, capture_output=True, text=True).stdout.splitlines()
     return [(line.split()[0], line.split()[1]) for line in lines]

@@ -8,7 +8,10 @@ stands in the test, or is the router's answer and NumPy's sum.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -205,11 +208,8 @@ def test_paths_say_what_runs_each_of_them_or_why_it_is_not_here(group_of: Groups
 # ----------------------------------------------------------------------------------------------------------------------------- threads
 
 
-def _two_threads(c: Coordinator, package: str) -> str:
-    """Rank 0 is in a call that waits for rank 1 while another of its threads asks for one too."""
-    import threading
-    import time
-
+def _while_a_call_waits(c: Coordinator, package: str, act: Callable[[Coordinator], object]) -> str:
+    """What ``act`` raises in another thread of rank 0 while a call of it waits for rank 1; the call itself must come out right."""
     mine, said = run_ranks.Rank(c, package), []
     with run_ranks.as_before(c):
         c.sglang = OLD
@@ -217,28 +217,54 @@ def _two_threads(c: Coordinator, package: str) -> str:
         if c.rank == 1:
             time.sleep(0.3)
             assert mine.is_sum(c.all_reduce(mine.fill()).tensor)
+            c.barrier()
             return ""
 
         def call() -> None:
-            said.append(mine.is_sum(c.all_reduce(mine.fill()).tensor))
+            reduced = c.all_reduce(mine.fill())
+            good = mine.is_sum(reduced.tensor) and reduced.tensor is not mine.tensor
+            said.append((good, str(reduced.path), reduced.kernel, str(reduced.decision.path), reduced.decision.sglang))
 
-        first = threading.Thread(target=call)
-        first.start()
+        thread = threading.Thread(target=call)
+        thread.start()
         time.sleep(0.1)
         try:
-            c.all_reduce(run_ranks.Rank(c, package).fill())
-        except ProbeError as error:
-            text = str(error)
+            act(c)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
         else:
             text = "nothing"
-        first.join(20)
-        assert said == [True]
+        thread.join(20)
+        assert said == [(True, "custom", "one_shot", "custom", OLD)], said
+        c.barrier()
         return text
 
 
-def test_a_second_thread_is_refused_and_the_first_one_is_not_harmed(group_of: Groups, package: str, device: str) -> None:
+def _call_too(c: Coordinator) -> None:
+    c.all_reduce(run_ranks.Rank(c, "numpy").fill())
+
+
+def _toggle(c: Coordinator) -> None:
+    c.sglang, c.piecewise, c.custom.disabled = NEW, True, True
+
+
+_IN_A_CALL: dict[str, Callable[[Coordinator], object]] = {
+    "all_reduce": _call_too,
+    "a toggle": _toggle,
+    "wait": lambda c: c.wait(),
+    "barrier": lambda c: c.barrier(),
+    "begin_graph": lambda c: c.begin_graph(),
+    "close": lambda c: c.close(),
+}
+
+
+@pytest.mark.parametrize("what", _IN_A_CALL)
+def test_what_a_second_thread_does_never_harms_the_call_of_the_first(
+    what: str, group_of: Groups, package: str, device: str
+) -> None:
     if device == "gpu":
         pytest.skip("a call on a GPU is over when it is enqueued: there is no moment to meet it in")
-    assert "one thread" in group_of(2).run(_two_threads, package)[0]
+    text = group_of(2).run(_while_a_call_waits, package, _IN_A_CALL[what])[0]
+    assert what == "a toggle" or ("ProbeError" in text and "thread" in text), text
     case = Case(OLD, 2, Setting(), CAPTURE, 4096)
     assert judge_all([case], group_of(2).run(run_ranks.run_all, (case,), package), Counter()) == []

@@ -146,6 +146,9 @@ def _misused(c: Coordinator, package: str) -> None:
             raise KeyError  # while nothing is captured
         with pytest.raises(InputError, match="not ended"), c.graph() as graph:
             graph.replay()
+        for times in (-1, "often"):
+            with pytest.raises((ValueError, TypeError)):
+                graph.replay(times)
         if c.device == "host":
             with pytest.raises(ProbeError, match="begin one"):
                 c.end_graph()

@@ -250,6 +250,8 @@ class UserError(Exception):
 def fails(c: Any, how: str) -> None:
     if how == "own type":
         raise UserError(7, "seven")
+    if how == "input":
+        c.set_facts(arch=-5)
     if how == "no text":
         raise KeyError
     if how == "unpackable":
@@ -263,6 +265,7 @@ def fails(c: Any, how: str) -> None:
     ("how", "kind", "words"),
     [
         ("own type", UserError, "seven"),
+        ("input", probe.InputError, "arch=-5"),
         ("no text", KeyError, "all 2 ranks"),
         ("unpackable", RuntimeError, "all 2 ranks: holds a lock"),
         ("wants more", UnicodeEncodeError, "ascii"),
@@ -362,8 +365,9 @@ def test_a_closed_group_leaves_nothing_and_says_that_it_is_closed(clean: None) -
     assert group.closed == "it was closed" and str(group) == "closed: it was closed" and group.output == ()
     with pytest.raises(probe.ProbeError, match=r"closed \(it was closed\)"):
         group.all_reduce(1024)
-    with pytest.raises(probe.ProbeError, match="closed"):
-        group.run(lambda c: None)
+    for use in (lambda: group.run(lambda c: None), group.paths, lambda: group.set(piecewise=True)):
+        with pytest.raises(probe.ProbeError, match="closed"):
+            use()
 
 
 def test_a_group_that_nobody_holds_any_more_ends(clean: None) -> None:
@@ -409,8 +413,13 @@ import os, sglang_probe as probe
 with probe.LocalGroup(2, device="host") as group:
     pid = os.fork()
     if pid == 0:
-        group.close()
-        os._exit(0)
+        try:
+            group.all_reduce(1024)
+        except probe.ProbeError as error:
+            assert "of which this one is a fork" in str(error)
+            group.close()
+            os._exit(0)
+        os._exit(1)
     assert os.waitpid(pid, 0)[1] == 0
     assert group.all_reduce(1024).correct
     print("goes on")

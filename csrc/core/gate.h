@@ -44,6 +44,9 @@ typedef struct sp_answer {
     bool assumed;      /* rests on something that is not Python in the package */
 } sp_answer;
 
+/* How this release launches V2's kernels: 0 as v0.5.10, 1 as v0.5.16, 2 as v0.5.21. */
+unsigned sp_custom_style_of(const sp_release *release);
+
 typedef void sp_gate(const sp_case *c, sp_answer *answer);
 
 #define SP_KIB UINT64_C(1024)

@@ -16,6 +16,7 @@ enum {
     SP_V2_HEURISTICS, /* v0.5.16: rewritten; one table for graphs, one for eager; multicast */
     SP_V2_MULTINODE,  /* v0.5.17: several nodes behind a variable; forced workspace sizes; world 16 on SM100 */
     SP_V2_CLIQUE,     /* v0.5.19: several nodes in one fabric clique; world sizes are those of the table; SM107 */
+    SP_V2_SPREAD,     /* v0.5.21: kernels deal warps to blocks in turn; thresholds as before */
     SP_V2_TWO_PUSH    /* v0.5.23: two-shot push; an eager question already builds the kernel */
 };
 

@@ -172,3 +172,7 @@ void sp_custom_v2(const sp_case *c, sp_answer *a) {
         accept(c, a, kernel);
     }
 }
+
+unsigned sp_custom_style_of(const sp_release *release) {
+    return release->v2 < SP_V2_HEURISTICS ? 0 : release->v2 < SP_V2_SPREAD ? 1 : 2;
+}

@@ -110,6 +110,8 @@ typedef struct sp_seam {
     /* Memory that NCCL knows as a window on every rank (its symmetric memory). Collective; NULL where there is no NCCL. */
     sp_status (*window_alloc)(sp_comm *comm, size_t bytes, void **data, sp_deadline deadline);
     void (*window_free)(sp_comm *comm, void *data);
+    /* How the chosen release launches custom kernels from now on (sp_custom_style_of); NULL where that makes no difference. */
+    void (*style)(sp_comm *comm, unsigned style);
     /* The library's own call of this path, `calls` times with nothing of ours around it; NULL where there is none. For measuring. */
     sp_status (*bare)(sp_comm *comm, const sp_work *work, unsigned calls);
 } sp_seam;

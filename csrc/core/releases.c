@@ -37,8 +37,8 @@
 #define SET_0_5_17        15,  7,    1,  2,   4,  0,   0,  4
 #define SET_0_5_18        15,  7,    1,  2,   4,  1,   0,  4
 #define SET_0_5_19        15,  8,    1,  2,   4,  1,   0,  4
-#define SET_0_5_21        15,  8,    1,  3,   4,  2,   1,  4
-#define SET_0_5_23        15,  9,    1,  3,   4,  2,   1,  4
+#define SET_0_5_21        15,  9,    1,  3,   4,  2,   1,  4
+#define SET_0_5_23        15,  10,    1,  3,   4,  2,   1,  4
 
 const sp_release sp_releases[] = {
     {"0.4.1.post7", "E1", SET_0_4_1_post7},

@@ -89,7 +89,7 @@ static const struct {
     {SP_V2_HEURISTICS, SP_V2_MULTINODE, 100, 109,       sm100_one_push},
     {SP_V2_MULTINODE,  SP_V2_MULTINODE, 100, 109,       sm100_multinode},
     {SP_V2_CLIQUE,     UINT8_MAX,       100, 106,       sm100},
-    {SP_V2_CLIQUE,     SP_V2_CLIQUE,    100, 106,       sm100_one_push},
+    {SP_V2_CLIQUE,     SP_V2_SPREAD,    100, 106,       sm100_one_push},
     {SP_V2_TWO_PUSH,   UINT8_MAX,       100, 106,       sm100_two_push},
     {SP_V2_CLIQUE,     UINT8_MAX,       100, 106,       sm100_multinode},
     {SP_V2_CLIQUE,     UINT8_MAX,       107, 109,       sm107},

@@ -81,7 +81,8 @@ void sp_gpu_abort(sp_comm *comm);
 sp_status sp_pynccl_open(sp_comm *comm, sp_deadline deadline);
 sp_status sp_pynccl_supports(sp_comm *comm, const sp_work *work);
 sp_status sp_pynccl_enqueue(sp_comm *comm, const sp_work *work, bool in_place);
-sp_status sp_pynccl_check(sp_comm *comm); /* its asynchronous error */
+sp_status sp_pynccl_bare(sp_comm *comm, const sp_work *work, unsigned calls); /* ncclAllReduce with nothing around it */
+sp_status sp_pynccl_check(sp_comm *comm);                                     /* its asynchronous error */
 sp_status sp_pynccl_settle(sp_comm *comm, ncclComm_t of, ncclResult_t result, const char *call, sp_deadline deadline);
 void sp_pynccl_abort(sp_comm *comm); /* from any thread */
 void sp_pynccl_close(sp_comm *comm);

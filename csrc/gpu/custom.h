@@ -25,7 +25,8 @@ sp_status
 sp_custom_status(sp_custom *custom);     /* SP_OK, or SP_TIMEOUT/SP_PEER: the kernel gave up, on which rank and in which phase */
 void sp_custom_abort(sp_custom *custom); /* waiting kernels end within a millisecond */
 void sp_custom_close(sp_custom *custom, bool broken);
-uint64_t sp_custom_ran(sp_custom *custom); /* launches that the GPU itself has counted; waits for nothing */
+/* Launches that the GPU itself has counted; waits for nothing. One that gave up may be among them: sp_custom_status knows of it. */
+uint64_t sp_custom_ran(sp_custom *custom);
 
 /* How V2's kernels are launched changed between releases: grids, blocks, and how warps are dealt to blocks. */
 typedef enum sp_custom_style { SP_CUSTOM_V0510, SP_CUSTOM_V0516, SP_CUSTOM_V0521, SP_CUSTOM_STYLES } sp_custom_style;

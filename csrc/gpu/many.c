@@ -37,11 +37,11 @@ static sp_status meet(sp_many *w) {
     return SP_OK;
 }
 
-static sp_work work_of(const sp_many *w, const sp_member *m) {
+static sp_work work_of(const sp_many *w, const sp_member *m, uint32_t launch) {
     const sp_many_case *what = w->what;
     const int flags = what->captured ? SP_WORK_CAPTURING | (what->registered ? SP_WORK_REGISTERED : 0) : 0;
-    return (sp_work){.in = m->in,
-                     .out = m->out,
+    return (sp_work){.in = sp_many_in(m, launch),
+                     .out = sp_many_out(m, launch),
                      .count = what->nbytes / (uint64_t)sp_dtype_bytes[what->dtype],
                      .nbytes = what->nbytes,
                      .stream = m->stream,
@@ -57,7 +57,7 @@ static sp_status fit(sp_many *w) {
     const uint32_t sharing = (uint32_t)((w->world + w->gpus - 1) / w->gpus);
     sp_custom_tuning tuning = {(sp_custom_style)w->what->style, false, 0};
     uint32_t fits = 0;
-    const sp_work work = work_of(w, &w->member[0]);
+    const sp_work work = work_of(w, &w->member[0], 0);
     for (int pass = 0; pass < 2; pass++) {
         SP_TRY(sp_many_cuda(cudaSetDevice(w->member[0].ordinal), "cudaSetDevice"));
         for (int r = 0; r < w->world; r++) sp_custom_tune(w->member[r].custom, &tuning);
@@ -72,10 +72,13 @@ static sp_status fit(sp_many *w) {
 /* ---- the check ---- */
 
 static sp_status capture(sp_member *m) {
-    const sp_work work = work_of(m->many, m);
     cudaGraph_t graph = NULL;
+    sp_status status = SP_OK;
     SP_TRY(sp_many_cuda(cudaStreamBeginCapture(m->stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture"));
-    const sp_status status = sp_custom_enqueue(m->custom, &work);
+    for (uint32_t b = 0; b < m->many->burst && !status; b++) {
+        const sp_work work = work_of(m->many, m, b);
+        status = sp_custom_enqueue(m->custom, &work);
+    }
     const cudaError_t ended = cudaStreamEndCapture(m->stream, &graph);
     if (status) return status;
     SP_TRY(sp_many_cuda(ended, "cudaStreamEndCapture"));
@@ -88,30 +91,37 @@ static sp_status capture(sp_member *m) {
 
 /* Inputs in, outputs poisoned, on every rank, before the first launch. */
 static sp_status load(sp_many *w) {
+    const size_t bytes = w->what->nbytes;
     for (int r = 0; r < w->world; r++) {
         sp_member *m = &w->member[r];
         SP_TRY(sp_many_cuda(cudaSetDevice(m->ordinal), "cudaSetDevice"));
-        if (m->out != m->in) SP_TRY(sp_many_cuda(cudaMemset(m->out, 0xff, w->what->nbytes), "cudaMemset"));
-        SP_TRY(sp_many_cuda(cudaMemcpy(m->in, w->values.input[r], w->what->nbytes, cudaMemcpyHostToDevice), "cudaMemcpy"));
+        for (uint32_t b = 0; b < w->burst; b++) {
+            SP_TRY(sp_many_cuda(cudaMemset(sp_many_out(m, b), 0xff, bytes), "cudaMemset"));
+            SP_TRY(
+                sp_many_cuda(cudaMemcpy(sp_many_in(m, b), w->values[b].input[r], bytes, cudaMemcpyHostToDevice), "cudaMemcpy"));
+        }
         SP_TRY(sp_many_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize"));
     }
     return SP_OK;
 }
 
-/* All ranks, beginning with another one each time: nothing waits between them. */
+static sp_status launch_rank(sp_many *w, sp_member *m, uint32_t b) {
+    const sp_work work = work_of(w, m, b);
+    SP_TRY(sp_many_cuda(cudaSetDevice(m->ordinal), "cudaSetDevice"));
+    if (m->graph) return b ? SP_OK : sp_many_cuda(cudaGraphLaunch(m->graph, m->stream), "cudaGraphLaunch");
+    return sp_custom_enqueue(m->custom, &work);
+}
+
+/* All ranks in turn, beginning with another one each time: nothing waits between them. */
 static sp_status launch(sp_many *w, uint32_t iteration) {
-    for (int i = 0; i < w->world; i++) {
-        sp_member *m = &w->member[(i + (int)(iteration % (uint32_t)w->world)) % w->world];
-        const sp_work work = work_of(w, m);
-        SP_TRY(sp_many_cuda(cudaSetDevice(m->ordinal), "cudaSetDevice"));
-        if (m->rank == 0) SP_TRY(sp_many_cuda(cudaEventRecord(m->mark[0], m->stream), "cudaEventRecord"));
-        if (m->graph)
-            SP_TRY(sp_many_cuda(cudaGraphLaunch(m->graph, m->stream), "cudaGraphLaunch"));
-        else
-            SP_TRY(sp_custom_enqueue(m->custom, &work));
-        if (m->rank == 0) SP_TRY(sp_many_cuda(cudaEventRecord(m->mark[1], m->stream), "cudaEventRecord"));
-    }
-    return SP_OK;
+    sp_member *first = &w->member[0];
+    SP_TRY(sp_many_cuda(cudaSetDevice(first->ordinal), "cudaSetDevice"));
+    SP_TRY(sp_many_cuda(cudaEventRecord(first->mark[0], first->stream), "cudaEventRecord"));
+    for (uint32_t b = 0; b < w->burst; b++)
+        for (int i = 0; i < w->world; i++)
+            SP_TRY(launch_rank(w, &w->member[(i + (int)(iteration % (uint32_t)w->world)) % w->world], b));
+    SP_TRY(sp_many_cuda(cudaSetDevice(first->ordinal), "cudaSetDevice"));
+    return sp_many_cuda(cudaEventRecord(first->mark[1], first->stream), "cudaEventRecord");
 }
 
 static sp_status idle(sp_many *w, sp_deadline deadline, bool check) {
@@ -134,14 +144,15 @@ static sp_status idle(sp_many *w, sp_deadline deadline, bool check) {
 static sp_status compare(sp_many *w) {
     sp_many_result *result = w->result;
     const size_t bytes = w->what->nbytes;
-    for (int r = 0; r < w->world; r++) {
-        sp_member *m = &w->member[r];
-        SP_TRY(sp_many_cuda(cudaSetDevice(m->ordinal), "cudaSetDevice"));
-        SP_TRY(sp_many_cuda(cudaMemcpy(m->outcome, m->out, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy"));
-        result->wrong += sp_many_values_wrong(&w->values, m->outcome, &result->max_error);
-        result->checked += w->values.count;
-        result->bit_equal &= !memcmp(m->outcome, w->member[0].outcome, bytes);
-    }
+    for (uint32_t b = 0; b < w->burst; b++)
+        for (int r = 0; r < w->world; r++) {
+            sp_member *m = &w->member[r];
+            SP_TRY(sp_many_cuda(cudaSetDevice(m->ordinal), "cudaSetDevice"));
+            SP_TRY(sp_many_cuda(cudaMemcpy(m->outcome, sp_many_out(m, b), bytes, cudaMemcpyDeviceToHost), "cudaMemcpy"));
+            result->wrong += sp_many_values_wrong(&w->values[b], m->outcome, &result->max_error);
+            result->checked += w->values[b].count;
+            result->bit_equal &= !memcmp(m->outcome, w->member[0].outcome, bytes);
+        }
     return SP_OK;
 }
 
@@ -150,7 +161,8 @@ static sp_status run(sp_many *w) {
     const uint64_t before = sp_custom_ran(w->member[0].custom);
     for (uint32_t i = 0; i < 2 * w->what->iterations; i++) {
         float took = 0;
-        sp_many_values_draw(&w->values, w->what->seed + i, i % 2 == 0);
+        for (uint32_t b = 0; b < w->burst; b++)
+            sp_many_values_draw(&w->values[b], w->what->seed + (uint64_t)i * w->burst + b, i % 2 == 0);
         SP_TRY(load(w));
         SP_TRY(launch(w, i));
         SP_TRY(idle(w, w->deadline, true));
@@ -158,9 +170,9 @@ static sp_status run(sp_many *w) {
         SP_TRY(sp_many_cuda(cudaSetDevice(w->member[0].ordinal), "cudaSetDevice"));
         SP_TRY(sp_many_cuda(cudaEventElapsedTime(&took, w->member[0].mark[0], w->member[0].mark[1]), "cudaEventElapsedTime"));
         ms += (double)took;
-        w->result->launched++;
+        w->result->launched += w->burst;
     }
-    w->result->us = ms * 1000 / w->result->launched;
+    w->result->us = ms * 1000 / (double)w->result->launched;
     w->result->ran = sp_custom_ran(w->member[0].custom) - before;
     return SP_OK;
 }
@@ -177,7 +189,9 @@ static sp_status open_all(sp_many *w) {
         w->board[i] = malloc((size_t)w->world * SP_MANY_GATHERED);
         if (!w->board[i]) return sp_fail(SP_NOMEM, "no memory for the exchange of %d ranks", w->world);
     }
-    SP_TRY(sp_many_values_open(&w->values, w->world, w->what->dtype, count));
+    w->values = calloc(w->burst, sizeof *w->values);
+    if (!w->values) return sp_fail(SP_NOMEM, "no memory for the inputs of %u launches", w->burst);
+    for (uint32_t b = 0; b < w->burst; b++) SP_TRY(sp_many_values_open(&w->values[b], w->world, w->what->dtype, count));
     SP_TRY(meet(w));
     return sp_many_together(w, sp_many_open_rank);
 }
@@ -190,7 +204,8 @@ static void close_all(sp_many *w) {
         if (w->member[r].custom) sp_custom_abort(w->member[r].custom);
     if (w->broken) (void)idle(w, sp_deadline_in(drain_seconds), false);
     (void)sp_many_together(w, sp_many_close_rank);
-    sp_many_values_close(&w->values);
+    for (uint32_t b = 0; b < w->burst && w->values; b++) sp_many_values_close(&w->values[b]);
+    free(w->values);
     for (int i = 0; i < 2; i++) free(w->board[i]);
     pthread_cond_destroy(&w->all_here);
     pthread_mutex_destroy(&w->lock);
@@ -211,6 +226,7 @@ sp_status sp_many_check(const sp_many_case *what, sp_many_result *result) {
     w->what = what;
     w->result = result;
     w->world = what->world;
+    w->burst = what->burst ? what->burst : 1;
     w->deadline = sp_deadline_in(what->seconds);
     for (int r = 0; r < w->world; r++) w->member[r] = (sp_member){.many = w, .rank = r};
     sp_status status = open_all(w);

@@ -18,11 +18,12 @@ typedef struct sp_many_case {
     uint8_t kernel;      /* as in sp_work */
     uint8_t dtype;       /* sp_dtype */
     uint8_t style;       /* sp_custom_style */
-    bool captured;       /* once, then replayed with other inputs at the same addresses */
+    bool captured;       /* one burst, then replayed with other inputs at the same addresses */
     bool registered;     /* with captured: inputs are read where they lie */
     bool in_place;       /* the output is the input */
     uint64_t nbytes;     /* of one rank's tensor */
-    uint32_t iterations; /* launches for each of the two kinds of input; each is checked */
+    uint32_t burst;      /* launches back to back, each with an input and an output of its own */
+    uint32_t iterations; /* bursts for each of the two kinds of input; every output is checked */
     uint64_t seed;
     double seconds; /* limit of the whole */
 } sp_many_case;

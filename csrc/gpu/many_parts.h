@@ -33,8 +33,8 @@ typedef struct sp_member {
     sp_many *many;
     int rank, ordinal;
     sp_custom *custom;
-    uint8_t *base, *in, *out; /* in lies behind the start of its allocation, as tensors do */
-    void *outcome;            /* on the host */
+    uint8_t *base; /* one allocation: inputs and outputs of a burst, none at its start, as tensors lie */
+    void *outcome; /* on the host, of one launch */
     cudaStream_t stream;
     cudaGraphExec_t graph;
     cudaEvent_t mark[2]; /* rank 0 */
@@ -50,7 +50,8 @@ struct sp_many {
     int world, gpus;
     bool broken;
     sp_member member[SP_MANY_RANKS];
-    sp_many_values values;
+    sp_many_values *values; /* of each launch of a burst */
+    uint32_t burst;
     pthread_mutex_t lock; /* the exchange: */
     pthread_cond_t all_here;
     int here;
@@ -59,6 +60,8 @@ struct sp_many {
     uint8_t *board[2]; /* by the round's parity, so that the next round writes where nobody reads */
 };
 
+uint8_t *sp_many_in(const sp_member *member, uint32_t launch);
+uint8_t *sp_many_out(const sp_member *member, uint32_t launch);
 sp_status sp_many_cuda(cudaError_t error, const char *what);
 /* Runs it for every rank, each on a thread of its own with its GPU current; the first failure by rank is the answer. */
 sp_status sp_many_together(sp_many *many, sp_status (*run)(sp_member *member));

@@ -9,6 +9,17 @@ sp_status sp_many_cuda(cudaError_t error, const char *what) {
     return error ? sp_fail(SP_CUDA, "%s: %s", what, cudaGetErrorString(error)) : SP_OK;
 }
 
+/* Two tensors a launch, each behind a gap. */
+static uint64_t allocated(const sp_many *w) { return 2 * w->burst * (w->what->nbytes + SP_MANY_OFFSET); }
+
+uint8_t *sp_many_in(const sp_member *m, uint32_t launch) {
+    return m->base + SP_MANY_OFFSET + 2 * launch * (m->many->what->nbytes + SP_MANY_OFFSET);
+}
+
+uint8_t *sp_many_out(const sp_member *m, uint32_t launch) {
+    return sp_many_in(m, launch) + (m->many->what->in_place ? 0 : m->many->what->nbytes + SP_MANY_OFFSET);
+}
+
 /* ---- exchange and memory, inside one process ---- */
 
 static sp_status all_gather(void *self, const void *mine, void *all, size_t bytes, sp_deadline deadline) {
@@ -53,7 +64,8 @@ static void give(sp_comm *comm, void *data) {
 
 static sp_status export_address(sp_comm *comm, const void *data, sp_handle *handle) {
     const sp_member *m = (const sp_member *)comm;
-    const uint8_t *start = data == m->in ? m->base : data;
+    const bool ours = (const uint8_t *)data >= m->base && (const uint8_t *)data < m->base + allocated(m->many);
+    const uint8_t *start = ours ? m->base : data;
     memset(handle, 0, sizeof *handle);
     memcpy(handle->bytes, &start, sizeof start);
     handle->offset = (uint64_t)((const uint8_t *)data - start);
@@ -122,9 +134,7 @@ sp_status sp_many_open_rank(sp_member *m) {
     };
     SP_TRY(sp_many_cuda(cudaStreamCreateWithFlags(&m->stream, cudaStreamNonBlocking), "cudaStreamCreate"));
     for (int i = 0; i < 2; i++) SP_TRY(sp_many_cuda(cudaEventCreate(&m->mark[i]), "cudaEventCreate"));
-    SP_TRY(sp_many_cuda(cudaMalloc((void **)&m->base, 2 * (w->what->nbytes + SP_MANY_OFFSET)), "cudaMalloc"));
-    m->in = m->base + SP_MANY_OFFSET;
-    m->out = w->what->in_place ? m->in : m->base + 2 * SP_MANY_OFFSET + w->what->nbytes;
+    SP_TRY(sp_many_cuda(cudaMalloc((void **)&m->base, allocated(w)), "cudaMalloc"));
     m->outcome = malloc(w->what->nbytes);
     if (!m->outcome) return sp_fail(SP_NOMEM, "no memory for an output of %llu bytes", (unsigned long long)w->what->nbytes);
     return sp_custom_open(&memory, (sp_comm *)m, &world, w->deadline, &m->custom);

@@ -99,6 +99,11 @@ static uint64_t ran(sp_comm *comm, uint8_t path) {
     return count;
 }
 
+static void set_style(sp_comm *comm, unsigned style) {
+    const sp_custom_tuning tuning = {(sp_custom_style)style, true, 0};
+    if (comm->custom && style < SP_CUSTOM_STYLES) sp_custom_tune(comm->custom, &tuning);
+}
+
 const sp_seam sp_gpu_seam = {
     .abi = SP_SEAM_ABI,
     .bytes = sizeof(sp_seam),
@@ -127,4 +132,6 @@ const sp_seam sp_gpu_seam = {
     .elapsed = sp_gpu_elapsed,
     .wait = wait_all,
     .ran = ran,
+    .style = set_style,
+    .bare = sp_pynccl_bare,
 };

@@ -180,6 +180,15 @@ sp_status sp_pynccl_enqueue(sp_comm *comm, const sp_work *work, bool in_place) {
     return SP_OK;
 }
 
+sp_status sp_pynccl_bare(sp_comm *comm, const sp_work *work, unsigned calls) {
+    sp_pynccl *n = &comm->nccl;
+    SP_TRY(sp_pynccl_supports(comm, work));
+    ncclResult_t result = ncclSuccess;
+    for (unsigned i = 0; i < calls && !result; i++)
+        result = n->api->ncclAllReduce(work->in, work->out, work->count, types[work->dtype].type, ncclSum, n->comm, work->stream);
+    return result ? fail(n, n->comm, result, "ncclAllReduce") : SP_OK;
+}
+
 sp_status sp_pynccl_check(sp_comm *comm) {
     sp_pynccl *n = &comm->nccl;
     ncclResult_t result = ncclSuccess, state = ncclSuccess;

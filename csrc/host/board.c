@@ -1,4 +1,5 @@
-/* The board's life: made once by a parent, attached by each rank, gone with the last of them. Called by the Coordinator and by tests.
+/* The board's life: made once by a parent, attached by each rank, gone with the last of them. Called by the Coordinator and by
+ * tests.
  * Invariant: no page is touched that was not reserved, and a file that cannot shrink (it is sealed) keeps it so. */
 #define _GNU_SOURCE 1
 
@@ -14,8 +15,8 @@
 
 #include "board_shared.h"
 
-/* With a core for each rank a peer is mostly a microsecond away, and a sleep costs tens of them; with fewer it holds the peer up. */
-enum { SPINS = 2000, SPINS_CROWDED = 20 };
+/* With a core for each rank a peer is mostly a microsecond away, and a sleep costs ten; with fewer a spin holds the peer up. */
+enum { SPINS = 400, SPINS_CROWDED = 20 };
 
 static size_t page_up(size_t bytes) { return (bytes + SP_BOARD_PAGE - 1) & ~(size_t)(SP_BOARD_PAGE - 1); }
 
@@ -121,8 +122,11 @@ static sp_status take_rank(sp_board *b) {
 sp_status sp_board_attach(int fd, int rank, sp_board **board) {
     sp_board *b = calloc(1, sizeof *b);
     block *arena = calloc(1, sizeof *arena);
-    sp_status status = b && arena ? SP_OK : sp_fail(SP_NOMEM, "no memory for rank %d's handle of the board", rank);
-    if (status) goto free_handle;
+    sp_status status = SP_NOMEM;
+    if (!b || !arena) {
+        sp_fail(status, "no memory for rank %d's handle of the board", rank);
+        goto free_handle;
+    }
     b->rank = rank;
     b->phase = "looking on";
     b->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);

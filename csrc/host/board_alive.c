@@ -1,4 +1,5 @@
-/* Who is there, what each rank is doing, and whose end ends every wait. Called by each wait between two looks, and for an error's text.
+/* Who is there, what each rank is doing, and whose end ends every wait. Called by each wait between two looks, and for an error's
+ * text.
  * Invariant: a healthy check reads one shared word and a coarse clock; a process is looked for at most every LOOK_NS. */
 #define _GNU_SOURCE 1
 

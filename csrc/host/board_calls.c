@@ -1,6 +1,7 @@
-/* What each rank said that it calls, and whether all of them said the same. Called by the Coordinator around every call, and by the
- * host's paths for the words of a mismatch.
- * Invariant: an entry is read between two looks at its number: one that its rank was writing meanwhile is passed over, not misread. */
+/* What each rank said that it calls, and whether all of them said the same. Called by the Coordinator around every call, and by
+ * the host's paths for the words of a mismatch.
+ * Invariant: an entry is read between two looks at its number: one that its rank was writing meanwhile is passed over, not
+ * misread. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

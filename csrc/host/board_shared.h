@@ -1,7 +1,8 @@
 /* What lies on the board, and this process's handle of it. Included by csrc/host/board*.c only.
- * In the file: one shared_board, then each rank's shared_rank, then each rank's arena, whose pages are reserved as they are allocated.
- * Invariant: what several processes touch at once is atomic; plain bytes (mailboxes, the text of a failure) are written before the word
- * that announces them is released, and read after it was acquired. */
+ * In the file: one shared_board, then each rank's shared_rank, then each rank's arena, whose pages are reserved as they are
+ * allocated.
+ * Invariant: what several processes touch at once is atomic; plain bytes (mailboxes, the text of a failure) are
+ * written before the word that announces them is released, and read after it was acquired. */
 #ifndef SP_BOARD_SHARED_H
 #define SP_BOARD_SHARED_H
 
@@ -18,7 +19,7 @@ typedef struct shared_board {
     uint64_t magic;
     uint64_t arena_bytes; /* of each rank */
     uint32_t size;
-    _Alignas(SP_BOARD_LINE) _Atomic uint32_t failed; /* 1 + the first rank that failed: the one word that a healthy wait reads */
+    _Atomic uint32_t failed; /* 1 + the first rank that failed: the one word that a healthy wait reads */
 } shared_board;
 
 typedef struct shared_call {

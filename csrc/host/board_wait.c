@@ -79,8 +79,8 @@ void sp_board_signal(sp_board *board, uint32_t *word, uint32_t value) {
     if (board->rank >= 0 && atomic_load_explicit(&board->ranks[board->rank].sleepers, memory_order_seq_cst)) sp_board_wake(word);
 }
 
-/* One piece: into this rank's box, everybody's word, out of everybody's box. Boxes are used in turn: a rank that writes one for the
- * second time has heard from all that they were through with the first. */
+/* One piece: into this rank's box, everybody's word, out of everybody's box. Boxes are used in turn: a rank that writes one for
+ * the second time has heard from all that they were through with the first. */
 static sp_status gather_piece(sp_board *board, const uint8_t *mine, uint8_t *all, size_t bytes, size_t at, size_t piece,
                               sp_deadline deadline) {
     shared_rank *me = &board->ranks[board->rank];

@@ -1,5 +1,6 @@
 /* A communicator of CPU ranks comes and goes, and its memory table over the arena. Called through the seam.
- * Invariant: the exchange of a world is the board that the lanes lie on; lanes go back to the arena only when no peer can still read them. */
+ * Invariant: the exchange of a world is the board that the lanes lie on; lanes go back to the arena only when no peer can still
+ * read them. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,7 +100,7 @@ sp_status sp_host_join(const sp_world *world, sp_deadline deadline, sp_comm **co
     memset(c->region.mine, 0, bytes); /* it may be used memory: no step was made, no word is flagged */
     status = sp_gather(&world->exchange, NULL, NULL, 0, deadline);
     if (status) goto close_region;
-    sp_board_phase(board, "between calls");
+    sp_board_phase(board, SP_PHASE_IDLE);
     *comm = c;
     return SP_OK;
 

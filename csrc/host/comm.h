@@ -1,8 +1,9 @@
 /* One CPU rank's communicator: its lane of shared memory, its place in the common order of steps, and what the kernels share.
- * Included by csrc/host only. A call is cut into turns of at most SP_HOST_CHUNK bytes, a turn into steps; a step is "I am so far" on
- * this rank's lane, and the others wait for it.
- * Invariant: every rank makes the same turns and steps, whatever the kernel, a refused call included. So buffers that a turn fills come
- * in two, used in turn: who enters turn k + 2 has heard from all in turn k + 1, that is after they were through with turn k. */
+ * Included by csrc/host only. A call is cut into turns of at most SP_HOST_CHUNK bytes, a turn into steps; a step is "I am so far"
+ * on this rank's lane, and the others wait for it.
+ * Invariant: every rank makes the same turns and steps, whatever the kernel, a refused call included. So buffers that a turn
+ * fills come in two, used in turn: who enters turn k + 2 has heard from all in turn k + 1, that is after they were through with
+ * turn k. */
 #ifndef SP_HOST_COMM_H
 #define SP_HOST_COMM_H
 
@@ -69,13 +70,13 @@ static inline uint8_t *inbox_at(const sp_comm *comm, int rank, int from) {
 
 /* One call on its way through a kernel. */
 typedef struct host_call {
+    call_header header;
     const uint8_t *in;
     uint8_t *out;
     uint64_t nbytes;
     size_t element; /* bytes */
     uint8_t dtype;
     const kernel_plan *plan;
-    call_header header;
     const uint8_t *source[SP_RANKS_MAX]; /* where each rank's whole input is read in place; NULL: in its stage */
     bool in_place;                       /* any of them: nobody returns before all have read */
     sp_deadline deadline;

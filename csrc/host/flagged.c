@@ -1,6 +1,7 @@
-/* `limit` among CPU ranks: a one-shot push whose flags travel in the data. Called by run.c through a plan; larger calls are pushed plainly.
- * A word of a message is four bytes and, above them, the turn; the first two words say what the call is.
- * Invariant: only such words are ever written to LANE_FLAGGED, so that a word with this turn's number is this turn's (or 2^32 turns old). */
+/* `limit` among CPU ranks: a one-shot push whose flags travel in the data. Called by run.c through a plan; larger calls are
+ * pushed plainly. A word of a message is four bytes and, above them, the turn; the first two words say what the call is.
+ * Invariant: only such words are ever written to LANE_FLAGGED, so that a word with this turn's number is this turn's (or 2^32
+ * turns old). */
 #include <string.h>
 
 #include "comm.h"

@@ -80,7 +80,7 @@ sp_status sp_host_registered(sp_comm *comm, uint64_t *addresses, sp_deadline dea
                            r, all[r], comm->world.rank, comm->noted);
     *addresses = comm->noted;
     comm->noted = 0;
-    sp_board_phase(comm->board, "between calls");
+    sp_board_phase(comm->board, SP_PHASE_IDLE);
     return SP_OK;
 }
 

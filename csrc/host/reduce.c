@@ -1,6 +1,8 @@
 /* Sums of elements on the CPU, one loop a dtype. Called by every kernel of the host.
- * bf16 and fp16 are widened to float, added in the order of the sources, and rounded once, to nearest even, at the end; integers wrap.
- * Invariant: the sum of an element depends on the sources' values and order alone, so that whoever computes it gets the same bits. */
+ * bf16 and fp16 are widened to float, added in the order of the sources, and rounded once, to nearest even, at the end; integers
+ * wrap.
+ * Invariant: the sum of an element depends on the sources' values and order alone, so that whoever computes it gets the
+ * same bits. */
 #include <string.h>
 
 #include "comm.h"

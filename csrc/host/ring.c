@@ -1,5 +1,6 @@
-/* The stand-ins for NCCL and torch.distributed among CPU ranks: a ring, and a root that sums for all. Called by run.c through a plan.
- * The ring adds in the order of its hops and rounds to the dtype at each; the root adds from the last rank to the first and rounds once.
+/* The stand-ins for NCCL and torch.distributed among CPU ranks: a ring, and a root that sums for all. Called by run.c through a
+ * plan. The ring adds in the order of its hops and rounds to the dtype at each; the root adds from the last rank to the first and
+ * rounds once.
  * Invariant: an element is summed by one chain and then only copied, so that all ranks have the same bits. */
 #include <string.h>
 
@@ -17,7 +18,8 @@ static size_t part_at(const ring_turn *t, int part) {
     return at < t->piece ? at : t->piece;
 }
 
-/* Message m goes on with the part that came in message m - 1; after size - 1 of them each rank has one whole sum, which goes round. */
+/* Message m goes on with the part that came in message m - 1; after size - 1 of them each rank has one whole sum, which goes
+ * round. */
 static sp_status exchange(sp_comm *comm, const host_call *call, const ring_turn *t, int m) {
     int size = comm->world.size, me = comm->world.rank, next = (me + 1) % size, previous = (me + size - 1) % size;
     int sends = (me + 2 * size - m) % size, takes = (me + 2 * size - m - 1) % size;

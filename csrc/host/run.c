@@ -1,6 +1,7 @@
 /* Which kernel runs a call, whether it can, and the call itself. Called by seam.c, and by graph.c for recorded calls.
  * Adding a path or a kernel is a line in a table.
- * Invariant: a call that returned SP_OK or SP_MISMATCH left the ranks in step; after any other failure the communicator says why and ends. */
+ * Invariant: a call that returned SP_OK or SP_MISMATCH left the ranks in step; after any other failure the communicator says why
+ * and ends. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -121,6 +122,6 @@ sp_status sp_host_run(sp_comm *comm, const sp_work *work) {
         strncpy(comm->why, sp_error(), sizeof comm->why - 1);
         return status; /* the phase stays: it is where this rank ended */
     }
-    sp_board_phase(comm->board, "between calls");
+    sp_board_phase(comm->board, SP_PHASE_IDLE);
     return status;
 }

@@ -40,7 +40,7 @@ static uint64_t host_ran(sp_comm *comm, uint8_t path) { return path < SP_PATH_CO
 OPS(custom_ops, "shared memory on CPU ranks: one-shot or two-shot, pushed or pulled, as the kernel's name says")
 OPS(quick_ops, "shared memory on CPU ranks, one-shot by reading, standing in for QuickReduce")
 OPS(mscclpp_ops, "shared memory on CPU ranks, one-shot by reading, standing in for MSCCL++")
-OPS(symm_mem_ops, "shared memory on CPU ranks, one-shot or two-shot as the kernel's name says, standing in for torch symmetric memory")
+OPS(symm_mem_ops, "shared memory on CPU ranks, one-shot or two-shot by the kernel's name, standing in for torch symmetric memory")
 OPS(flashinfer_ops, "shared memory on CPU ranks, one-shot by writing, standing in for FlashInfer")
 OPS(pynccl_ops, "a ring over shared memory on CPU ranks, standing in for NCCL")
 OPS(torch_ops, "shared memory on CPU ranks: rank 0 sums, the others read it, standing in for torch.distributed")

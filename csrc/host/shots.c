@@ -1,7 +1,6 @@
 /* The one-shot and two-shot kernels, by pushing and by pulling, among CPU ranks. Called by run.c through a plan.
  *   one-shot            every rank sums everything: it reads its peers' stages (pull), or its own inbox, which they wrote (push)
  *   two-shot            every rank sums its part of each turn, then all parts go to all ranks, by reading or by writing
- *   flagged (`limit`)   one-shot push of a small call in words of four bytes and a flag: no step is waited for while the words come
  * Invariant: all add in rank order and round once, so every rank has the same bits, whichever of these kernels ran. */
 #include <string.h>
 
@@ -22,7 +21,8 @@ static sp_status begin_turn(sp_comm *comm, host_call *call, uint64_t at) {
     return at ? sp_host_meet(comm, call->deadline) : sp_host_enter(comm, call);
 }
 
-/* Before the first step of a turn: a part of the input for each rank where the plan has it lie. A one-shot's part is the whole turn. */
+/* Before the first step of a turn: a part of the input for each rank where the plan has it lie. A one-shot's part is the whole
+ * turn. */
 static void offer(sp_comm *comm, const host_call *call, uint64_t at, size_t piece, bool parts) {
     int me = comm->world.rank;
     if (!call->plan->push_scatter) {

@@ -1,5 +1,6 @@
 /* Steps: how the ranks of a communicator keep together. Called by the kernels; see comm.h for why buffers come in two.
- * Invariant: a call is compared with everybody's after all of them have made the step, so that ranks that disagree are still together. */
+ * Invariant: a call is compared with everybody's after all of them have made the step, so that ranks that disagree are still
+ * together. */
 #include <inttypes.h>
 
 #include "comm.h"

@@ -39,7 +39,8 @@ static bool leaves_ranks_together(sp_status status) {
 PyObject *sp_coordinator_fail(coordinator_object *c, sp_status status, const char *text) {
     char all[1536], boards[768];
     sp_board_describe(c->board, boards, sizeof boards);
-    snprintf(all, sizeof all, "%s; %s", text, boards);
+    bool said = strstr(text, "rank 0 (pid"); /* a wait on the board has said it already */
+    snprintf(all, sizeof all, "%s%s%s", text, said ? "" : "; ", said ? "" : boards);
     if (!leaves_ranks_together(status)) {
         if (!c->broken) c->broken = copy_text(text);
         if (c->comm) c->seam->abort(c->comm);
@@ -67,7 +68,7 @@ static void leave(coordinator_object *c) {
     bool broken = c->broken != NULL;
     c->seam = NULL, c->comm = NULL, c->board = NULL;
     if (!seam && !board) return;
-    Py_BEGIN_ALLOW_THREADS if (comm) seam->leave(comm, broken);
+    Py_BEGIN_ALLOW_THREADS if (seam && comm) seam->leave(comm, broken);
     if (board) sp_board_detach(board);
     Py_END_ALLOW_THREADS
 }
@@ -155,6 +156,7 @@ static PyObject *coordinator_configure(PyObject *self, PyObject *const *args, Py
     c->context = parsed.c.context;
     c->off = (uint32_t)off, c->on = (uint32_t)on;
     c->forced_kernel = (uint8_t)kernel;
+    if (c->seam && c->seam->style) c->seam->style(c->comm, sp_custom_style_of(c->release));
     sp_release_case(&parsed);
     Py_XSETREF(c->derived, args[7] == Py_None ? NULL : Py_NewRef(args[7])); /* bytes, whose buffer stays where it is */
     Py_XSETREF(c->settings, Py_NewRef(args[0]));
@@ -167,8 +169,10 @@ static PyObject *coordinator_register_path(PyObject *self, PyObject *args) {
     int path;
     PyObject *implementation;
     if (!PyArg_ParseTuple(args, "iO", &path, &implementation)) return NULL;
-    if (path < 0 || path >= SP_PATH_COUNT)
-        return PyErr_Format(PyExc_ValueError, "path %d: there are %d", path, SP_PATH_COUNT), NULL;
+    if (path < 0 || path >= SP_PATH_COUNT) {
+        PyErr_Format(PyExc_ValueError, "path %d: there are %d", path, SP_PATH_COUNT);
+        return NULL;
+    }
     Py_XSETREF(c->python_path[path], implementation == Py_None ? NULL : Py_NewRef(implementation));
     memset(c->plans, 0, sizeof c->plans);
     Py_RETURN_NONE;
@@ -201,7 +205,7 @@ static PyObject *coordinator_wait(PyObject *self, PyObject *args) {
     unsigned long long stream = 0;
     if (!PyArg_ParseTuple(args, "|K", &stream) || !sp_coordinator_ready(c)) return NULL;
     sp_status status;
-    Py_BEGIN_ALLOW_THREADS status = c->seam->wait(c->comm, (void *)(uintptr_t)stream, sp_coordinator_deadline(c));
+    Py_BEGIN_ALLOW_THREADS status = c->seam->wait(c->comm, sp_stream_of(stream), sp_coordinator_deadline(c));
     Py_END_ALLOW_THREADS sp_board_phase(c->board, SP_PHASE_IDLE);
     if (!status) status = sp_board_compare(c->board, c->seq);
     if (status) return sp_coordinator_fail(c, status, status == SP_MISMATCH ? sp_error() : c->seam->error());
@@ -217,61 +221,6 @@ static PyObject *coordinator_barrier(PyObject *self, PyObject *unused) {
     Py_BEGIN_ALLOW_THREADS status = sp_gather(&c->world.exchange, &mine, all, 1, sp_coordinator_deadline(c));
     Py_END_ALLOW_THREADS if (status) return sp_coordinator_fail(c, status, sp_error());
     Py_RETURN_NONE;
-}
-
-/* ((path code, what runs it or "", 1 where it stands in Python), ...) of the paths that this device has. */
-static PyObject *coordinator_runs(PyObject *self, PyObject *unused) {
-    (void)unused;
-    coordinator_object *c = (coordinator_object *)self;
-    PyObject *all = PyTuple_New(SP_PATH_COUNT);
-    for (int i = 0; all && i < SP_PATH_COUNT; i++) {
-        const sp_path_ops *ops = c->seam ? c->seam->paths[i] : NULL;
-        PyObject *one = Py_BuildValue("(si)", ops ? ops->runs : "", c->python_path[i] != NULL);
-        if (one)
-            PyTuple_SET_ITEM(all, i, one);
-        else
-            Py_CLEAR(all);
-    }
-    return all;
-}
-
-/* supports(path, kernel, dtype, nbytes) -> "" or why not: one question to the device, without a tensor. */
-static PyObject *coordinator_supports(PyObject *self, PyObject *args) {
-    coordinator_object *c = (coordinator_object *)self;
-    unsigned char path, kernel, dtype;
-    unsigned long long nbytes;
-    static const uint8_t sizes[] = {
-#define X(id, name, bytes) bytes,
-        SP_DTYPES(X)
-#undef X
-    };
-    if (!PyArg_ParseTuple(args, "bbbK", &path, &kernel, &dtype, &nbytes) || !sp_coordinator_ready(c)) return NULL;
-    const sp_path_ops *ops = path < SP_PATH_COUNT && dtype < SP_DTYPE_COUNT ? c->seam->paths[path] : NULL;
-    if (!ops) return PyUnicode_FromString("this device has no such path");
-    void *somewhere = (void *)((uintptr_t)c & ~(uintptr_t)255); /* an aligned address: nothing is read there */
-    sp_work work = {.path = path,
-                    .kernel = kernel,
-                    .dtype = dtype,
-                    .nbytes = nbytes,
-                    .count = nbytes / sizes[dtype],
-                    .in = somewhere,
-                    .out = somewhere};
-    return PyUnicode_FromString(ops->supports(c->comm, &work) ? c->seam->error() : "");
-}
-
-static PyObject *coordinator_ran(PyObject *self, PyObject *path) {
-    coordinator_object *c = (coordinator_object *)self;
-    size_t index;
-    if (!sp_coordinator_ready(c) || !sp_parse_index(path, "path", SP_PATH_COUNT, &index)) return NULL;
-    return PyLong_FromUnsignedLongLong(c->seam->ran(c->comm, (uint8_t)index));
-}
-
-static PyObject *coordinator_describe(PyObject *self, PyObject *unused) {
-    (void)unused;
-    coordinator_object *c = (coordinator_object *)self;
-    char text[768] = "closed";
-    if (c->board) sp_board_describe(c->board, text, sizeof text);
-    return PyUnicode_FromString(text);
 }
 
 static int coordinator_traverse(PyObject *self, visitproc visit, void *arg) {
@@ -354,15 +303,17 @@ static PyMethodDef coordinator_methods[] = {
     {"wait", coordinator_wait, METH_VARARGS,
      "wait($self, stream=0, /)\n--\n\nUntil everything on the stream is done; then compares what the ranks called."},
     {"barrier", coordinator_barrier, METH_NOARGS, "barrier($self, /)\n--\n\nUntil every rank is here."},
-    {"runs", coordinator_runs, METH_NOARGS, "runs($self, /)\n--\n\nWhat runs each path here: ((text or '', in Python), ...)."},
-    {"supports", coordinator_supports, METH_VARARGS,
+    {"runs", sp_coordinator_runs, METH_NOARGS, "runs($self, /)\n--\n\nWhat runs each path here: ((text or '', in Python), ...)."},
+    {"supports", sp_coordinator_supports, METH_VARARGS,
      "supports($self, path, kernel, dtype, nbytes, /)\n--\n\n'' or why the device cannot run it."},
     {"cost", sp_coordinator_cost, METH_VARARGS,
      "cost($self, tensor, rounds=20, /)\n--\n\nHost microseconds of one call: (through all_reduce, the path alone, the library "
      "alone or "
      "None). Collective; medians over rounds of 50 calls."},
-    {"ran", coordinator_ran, METH_O, "ran($self, path, /)\n--\n\nCalls of a path that the device counted as run."},
-    {"describe", coordinator_describe, METH_NOARGS, "describe($self, /)\n--\n\nWhere each rank stands, one sentence."},
+    {"comm", sp_coordinator_comm, METH_NOARGS,
+     "comm($self, /)\n--\n\nA capsule for _gpu's measuring functions, good until close()."},
+    {"ran", sp_coordinator_ran, METH_O, "ran($self, path, /)\n--\n\nCalls of a path that the device counted as run."},
+    {"describe", sp_coordinator_describe, METH_NOARGS, "describe($self, /)\n--\n\nWhere each rank stands, one sentence."},
     {"close", coordinator_close, METH_NOARGS, "close($self, /)\n--\n\nLeaves the group; a closed one is refused from then on."},
     {NULL, NULL, 0, NULL},
 };

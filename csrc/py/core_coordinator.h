@@ -66,6 +66,10 @@ sp_deadline sp_coordinator_deadline(const coordinator_object *c);
 bool sp_coordinator_ready(coordinator_object *c); /* false with an exception: closed, broken or busy */
 /* Raises a failure of the seam with what the board knows; breaks the Coordinator where the ranks are apart now. Always NULL. */
 PyObject *sp_coordinator_fail(coordinator_object *c, sp_status status, const char *text);
+/* A stream is a number to Python. */
+static inline void *sp_stream_of(unsigned long long number) {
+    return (void *)(uintptr_t)number; /* NOLINT(performance-no-int-to-ptr): that is what it is */
+}
 uint32_t sp_coordinator_context(const coordinator_object *c, bool capturing);
 
 PyObject *sp_coordinator_all_reduce(PyObject *self, PyObject *tensor);                  /* core_reduce.c */
@@ -74,6 +78,11 @@ PyObject *sp_coordinator_plan(PyObject *self, PyObject *const *args, Py_ssize_t 
 PyObject *sp_coordinator_begin_graph(PyObject *self, PyObject *args);                   /* core_graph.c */
 PyObject *sp_coordinator_end_graph(PyObject *self, PyObject *args);                     /* core_graph.c */
 PyObject *sp_coordinator_buffer(PyObject *self, PyObject *args);                        /* core_buffer.c */
-PyObject *sp_key_tuple(const core_plan_key *key);                                       /* core_reduced.c */
+PyObject *sp_coordinator_runs(PyObject *self, PyObject *unused);                        /* core_asked.c, and the next four */
+PyObject *sp_coordinator_supports(PyObject *self, PyObject *args);
+PyObject *sp_coordinator_ran(PyObject *self, PyObject *path);
+PyObject *sp_coordinator_comm(PyObject *self, PyObject *unused);
+PyObject *sp_coordinator_describe(PyObject *self, PyObject *unused);
+PyObject *sp_key_tuple(const core_plan_key *key); /* core_reduced.c */
 
 #endif

@@ -1,4 +1,5 @@
-/* What a call costs the host: through all_reduce, by its path's enqueue alone, and by the library's own function alone.
+/* What a call costs the host: through all_reduce, by its path alone (with the output that it is given), and by the library's own
+ * function alone.
  * Called by Coordinator.cost, for measuring; the three are made in turn, so that a drift of the machine meets all of them.
  * Invariant: each round ends with a wait, outside of the times, so that no queue fills up and no launch is waited for. */
 #include "core_coordinator.h"
@@ -12,6 +13,7 @@ typedef struct cost {
     PyObject *tensor;
     sp_work work;
     const sp_path_ops *ops;
+    bool allocates; /* the result is a new tensor */
     double us[3][ROUNDS_MAX];
 } cost;
 
@@ -30,12 +32,16 @@ static bool whole(cost *k) {
     return true;
 }
 
-static sp_status enqueue_all(cost *k) {
-    for (int i = 0; i < CALLS; i++) {
+/* The path, and the output that it is given: what SGLang pays for both, without us. */
+static bool path_alone(cost *k, sp_status *status) {
+    for (int i = 0; i < CALLS && !*status; i++) {
+        PyObject *made = k->allocates ? sp_array_empty_like(&k->c->producers, k->tensor) : NULL;
+        if (k->allocates && !made) return false;
         k->work.deadline = sp_coordinator_deadline(k->c);
-        SP_TRY(k->ops->enqueue(k->c->comm, &k->work));
+        *status = k->ops->enqueue(k->c->comm, &k->work);
+        Py_XDECREF(made);
     }
-    return SP_OK;
+    return true;
 }
 
 /* One kind of call; what it failed with is raised. */
@@ -43,7 +49,7 @@ static bool measure(cost *k, int kind, int round) {
     sp_status status = SP_OK;
     int64_t start = sp_now_ns();
     if (kind == 0 && !whole(k)) return false;
-    if (kind == 1) status = enqueue_all(k);
+    if (kind == 1 && !path_alone(k, &status)) return false;
     if (kind == 2) status = k->c->seam->bare(k->c->comm, &k->work, CALLS);
     k->us[kind][round] = (double)(sp_now_ns() - start) / 1000 / CALLS;
     if (!status) status = settle(k);
@@ -61,7 +67,7 @@ static double median(double *us, int rounds) {
     return us[rounds / 2];
 }
 
-/* The work that one call of all_reduce makes, with its output kept: so the path alone costs no allocation. */
+/* The work that one call of all_reduce makes. */
 static PyObject *prepare(cost *k, PyObject *reduced) {
     const core_plan *p = &((reduced_object *)reduced)->plan;
     core_array in, out;
@@ -70,6 +76,7 @@ static PyObject *prepare(cost *k, PyObject *reduced) {
         PyErr_SetString(PyExc_ValueError, "tensor: its call runs no path of this device here, so there is nothing to time");
         return NULL;
     }
+    k->allocates = p->returns_new;
     if (!sp_array_read(&k->c->producers, k->tensor, &in)) return NULL;
     bool read = sp_array_read(&k->c->producers, ((reduced_object *)reduced)->tensor, &out);
     k->work = (sp_work){.in = in.data,
@@ -89,7 +96,10 @@ PyObject *sp_coordinator_cost(PyObject *self, PyObject *args) {
     int rounds = 20;
     PyObject *tensor, *answer = NULL;
     if (!PyArg_ParseTuple(args, "O|i", &tensor, &rounds)) return NULL;
-    if (rounds < 1 || rounds > ROUNDS_MAX) return PyErr_Format(PyExc_ValueError, "rounds=%d: give 1 to %d", rounds, ROUNDS_MAX);
+    if (rounds < 1 || rounds > ROUNDS_MAX) {
+        PyErr_Format(PyExc_ValueError, "rounds=%d: give 1 to %d", rounds, ROUNDS_MAX);
+        return NULL;
+    }
     PyObject *reduced = sp_coordinator_all_reduce(self, tensor);
     cost *k = reduced ? PyMem_Calloc(1, sizeof *k) : NULL;
     if (!k) {

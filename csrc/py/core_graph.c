@@ -12,8 +12,11 @@ PyObject *sp_coordinator_begin_graph(PyObject *self, PyObject *args) {
     coordinator_object *c = (coordinator_object *)self;
     unsigned long long stream = 0;
     if (!PyArg_ParseTuple(args, "|K", &stream) || !sp_coordinator_ready(c)) return NULL;
-    if (c->graph_open) return PyErr_SetString(c->state->error, "a graph is being captured already; end it first"), NULL;
-    sp_status status = c->seam->capture_begin(c->comm, (void *)(uintptr_t)stream);
+    if (c->graph_open) {
+        PyErr_SetString(c->state->error, "a graph is being captured already; end it first");
+        return NULL;
+    }
+    sp_status status = c->seam->capture_begin(c->comm, sp_stream_of(stream));
     if (status) return sp_coordinator_fail(c, status, c->seam->error());
     c->graph_open = true;
     Py_RETURN_NONE;
@@ -23,12 +26,15 @@ PyObject *sp_coordinator_end_graph(PyObject *self, PyObject *args) {
     coordinator_object *c = (coordinator_object *)self;
     unsigned long long stream = 0;
     if (!PyArg_ParseTuple(args, "|K", &stream) || !sp_coordinator_ready(c)) return NULL;
-    if (!c->graph_open) return PyErr_SetString(c->state->error, "no graph is being captured; begin one first"), NULL;
+    if (!c->graph_open) {
+        PyErr_SetString(c->state->error, "no graph is being captured; begin one first");
+        return NULL;
+    }
     graph_object *g = PyObject_GC_New(graph_object, c->state->graph_type);
     if (!g) return NULL;
     g->coordinator = NULL;
     g->graph = NULL;
-    g->stream = (void *)(uintptr_t)stream;
+    g->stream = sp_stream_of(stream);
     c->graph_open = false;
     sp_status status = c->seam->capture_end(c->comm, g->stream, &g->graph);
     g->coordinator = (coordinator_object *)Py_NewRef(c);

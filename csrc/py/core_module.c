@@ -197,22 +197,25 @@ static int core_exec(PyObject *module) {
 }
 
 /* Everything in the state is an object. */
+enum { HELD = 9 };
 #define SP_STATE_HOLDS(s)                                                                                                        \
     (PyObject *)(s)->router_type, (PyObject *)(s)->coordinator_type, (PyObject *)(s)->reduced_type, (PyObject *)(s)->graph_type, \
         (PyObject *)(s)->board_type, (PyObject *)(s)->buffer_type, (s)->paths, (s)->error, (s)->unavailable
 
+_Static_assert(sizeof(core_state) == HELD * sizeof(PyObject *), "every field of the state is visited and cleared");
+
 static int core_traverse(PyObject *module, visitproc visit, void *arg) {
     core_state *state = sp_state_of_module(module);
-    PyObject *held[] = {SP_STATE_HOLDS(state)};
-    for (size_t i = 0; i < sizeof held / sizeof *held; i++) Py_VISIT(held[i]);
+    PyObject *held[HELD] = {SP_STATE_HOLDS(state)};
+    for (size_t i = 0; i < HELD; i++) Py_VISIT(held[i]);
     return 0;
 }
 
 static int core_clear(PyObject *module) {
     core_state *state = sp_state_of_module(module);
-    PyObject *held[] = {SP_STATE_HOLDS(state)};
+    PyObject *held[HELD] = {SP_STATE_HOLDS(state)};
     memset(state, 0, sizeof *state);
-    for (size_t i = 0; i < sizeof held / sizeof *held; i++) Py_XDECREF(held[i]);
+    for (size_t i = 0; i < HELD; i++) Py_XDECREF(held[i]);
     return 0;
 }
 

@@ -148,6 +148,7 @@ class LocalGroup:
         ``sglang``, ``piecewise``, ``compiling``, ``symmetric_memory``, ``timeout_s``; communicators (``custom="disabled"``); and any fact
         of the group (``full_nvlink=False``). Raises InputError for anything else.
         """
+        self._ranks.check_open()
         clean = checked(toggles)
         facts = {name: value for name, value in clean.items() if name in DEFAULTS}
         group = self._group.with_facts("given", "", **facts)

@@ -87,12 +87,11 @@ class Ranks:
 
     def call(self, what: str, toggles: Mapping[str, Any], packed: bytes, timeout_s: float) -> list[Any]:
         """What the function returned on every rank. Raises what ranks raised; what leaves them apart closes the group."""
-        if self.closed:
-            raise ProbeError(f"this group is closed ({self.closed}); start another")
+        self.check_open()
         if not self._lock.acquire(blocking=False):
             raise ProbeError("this group is in a call of another thread; one thread drives it")
         try:
-            return self._call(what, toggles, packed, timeout_s)
+            answers = self._call(what, toggles, packed, timeout_s)
         except Failure as failure:
             # a failure that is not fatal came to all ranks alike, and they can go on
             if failure.fatal:
@@ -103,8 +102,16 @@ class Ranks:
             raise
         finally:
             self._lock.release()
+        return [load(answers[rank.rank].value) for rank in self.all]
 
-    def _call(self, what: str, toggles: Mapping[str, Any], packed: bytes, timeout_s: float) -> list[Any]:
+    def check_open(self) -> None:
+        """Raises ProbeError where nothing more is possible."""
+        if self.closed:
+            raise ProbeError(f"this group is closed ({self.closed}); start another")
+        if os.getpid() != self._owner:
+            raise ProbeError(f"this group belongs to process {self._owner}, of which this one is a fork; start another")
+
+    def _call(self, what: str, toggles: Mapping[str, Any], packed: bytes, timeout_s: float) -> dict[int, Answer]:
         self._number += 1
         deadline = time.monotonic() + timeout_s + _MARGIN_S
         failure = Failure(what, timeout_s)
@@ -113,8 +120,7 @@ class Ranks:
             rank.log.trim()
             with contextlib.suppress(EOFError, TimeoutError):  # its end is seen below; one that does not read does not answer
                 rank.channel.send(order, deadline)
-        answers = self._gather(failure, self._number, deadline, None)
-        return [load(answers[rank.rank].value) for rank in self.all]
+        return self._gather(failure, self._number, deadline, None)
 
     def _gather(
         self, failure: Failure, number: int, deadline: float, progress: Callable[[int], None] | None
@@ -180,7 +186,7 @@ class Ranks:
     def _tell(self, failure: Failure) -> None:
         rank, text = failure.first or (0, "")
         if self._board is not None:
-            self._board.fail(rank, text[:200])
+            self._board.fail(rank, text[:200].encode("ascii", "backslashreplace").replace(b"\0", b"").decode())
 
     # ------------------------------------------------------------------------------------------------------------------------ end
 

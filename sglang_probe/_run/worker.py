@@ -7,6 +7,7 @@ raised. Invariant: it ends with its parent, whatever ends that: the kernel signa
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import faulthandler
 import fcntl
 import os
@@ -107,21 +108,28 @@ def _join(setup: Setup, channel: Channel) -> Any:
     """The Coordinator of this rank, set as the parent has it."""
     sys.path[:] = setup.sys_path
     channel.send(dump(Answer("phase", text="importing")))
+    from .._types import InputError
     from .coordinator import Coordinator
     from .toggles import apply
 
-    channel.send(dump(Answer("phase", text="joining")))
-    if setup.coordinator["device"] == "gpu":
+    copyreg.pickle(InputError, _parts_of)
+    on_gpu = setup.coordinator["device"] == "gpu"
+    if on_gpu:
         from .arrays import need_torch
-
-        need_torch().cuda.set_device(setup.coordinator["ordinal"])
-    coordinator = Coordinator(**setup.coordinator)
-    if setup.coordinator["device"] == "gpu":
         from .torch_paths import register
 
+        need_torch().cuda.set_device(setup.coordinator["ordinal"])
+    channel.send(dump(Answer("phase", text="joining")))
+    coordinator = Coordinator(**setup.coordinator)
+    if on_gpu:
         register(coordinator, setup.store)
     apply(coordinator, setup.toggles)
     return coordinator
+
+
+def _parts_of(error: Any) -> tuple[type, tuple[Any, ...]]:
+    """How an InputError travels: its constructor takes other arguments than its text."""
+    return type(error), (error.field, error.value, error.remedy)
 
 
 def _answer(coordinator: Any, order: Order) -> bytes:
@@ -136,9 +144,7 @@ def _answer(coordinator: Any, order: Order) -> bytes:
     except Exception as error:
         answer = _raised(order.number, error, coordinator.seq)
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(
-            OSError, ValueError
-        ):  # what it printed is lost (a full disk, a closed stream); the answer is not
+        with contextlib.suppress(OSError, ValueError):  # a full disk, a closed stream: the answer is not lost with it
             stream.flush()
     return dump(answer)
 

@@ -1,5 +1,6 @@
 /* Forked ranks for the tests of csrc/host: a board, one process a rank, and what each of them ended with.
- * Used by test_host_*.c. Invariant: no rank outlives its test, and a rank that fails fails the test. */
+ * Used by test_host_*.c.
+ * Invariant: no rank outlives its test, and a rank that fails fails the test. */
 #ifndef SP_HOST_RANKS_H
 #define SP_HOST_RANKS_H
 

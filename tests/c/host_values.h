@@ -1,5 +1,6 @@
-/* Values that ranks reduce in the tests of csrc/host's paths, and what must come out: written and read without csrc/host's own sums.
- * Used by test_host_paths.c and test_host_faults.c. Invariant: what rank r puts at i is known to every rank. */
+/* Values that ranks reduce in the tests of csrc/host's paths, and what must come out: written and read without csrc/host's own
+ * sums. Used by test_host_paths.c and test_host_faults.c.
+ * Invariant: what rank r puts at i is known to every rank. */
 #ifndef SP_HOST_VALUES_H
 #define SP_HOST_VALUES_H
 

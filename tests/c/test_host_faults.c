@@ -1,5 +1,5 @@
-/* What goes wrong between CPU ranks in csrc/host's paths: a dead rank, a late one, one that calls something else, no room, an abort.
- * Each ends every rank's call within its limit, with an error that names who and where. */
+/* What goes wrong between CPU ranks in csrc/host's paths: a dead rank, a late one, one that calls something else, no room, an
+ * abort. Each ends every rank's call within its limit, with an error that names who and where. */
 #define _GNU_SOURCE 1
 
 #include "host_values.h"

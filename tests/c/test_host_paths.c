@@ -1,5 +1,5 @@
-/* Every path of csrc/host among forked ranks: right sums, whatever the kernel, dtype, size and number of ranks; captures and registered
- * inputs. Faults are test_host_faults.c's. */
+/* Every path of csrc/host among forked ranks: right sums, whatever the kernel, dtype, size and number of ranks; captures and
+ * registered inputs. Faults are test_host_faults.c's. */
 #define _GNU_SOURCE 1
 
 #include "host_values.h"
@@ -191,7 +191,8 @@ static void random_sums_are_near_and_bit_equal_on_every_rank(void) {
     for (int size = 2; size <= 5; size += 3) run_ranks(size, sp_host_arena_bytes(size), reduces_fractions, NULL);
 }
 
-/* Paths, kernels, sizes and dtypes change from call to call, in an order that all ranks draw alike; ranks dawdle each by its own dice. */
+/* Paths, kernels, sizes and dtypes change from call to call, in an order that all ranks draw alike; ranks dawdle each by its own
+ * dice. */
 static void reduces_back_to_back(int fd, int rank, void *argument) {
     int calls = *(int *)argument;
     sp_board *board = attached(fd, rank);
@@ -214,7 +215,8 @@ static void thousands_of_calls_of_changing_kernels_stay_exact(void) {
     run_ranks(6, sp_host_arena_bytes(6), reduces_back_to_back, &calls[1]); /* more than most machines of CI have cores */
 }
 
-/* A graph of two calls and two copies keeps the addresses and runs again with what lies there; registered inputs lie in the arena. */
+/* A graph of two calls and two copies keeps the addresses and runs again with what lies there; registered inputs lie in the
+ * arena. */
 static void captures_and_replays(int fd, int rank, void *argument) {
     enum { COUNT = 40000 };
     (void)argument;
@@ -270,7 +272,39 @@ static void a_graph_runs_again_with_what_lies_at_its_addresses(void) {
     run_ranks(3, sp_host_arena_bytes(3) + (1 << 20), captures_and_replays, NULL);
 }
 
-/* Handles: memory of a peer by what it exported, and refusals of what it did not; then a second communicator on the same board. */
+/* A registered input is the caller's again when the call returns: whoever is through overwrites its own at once, from the end,
+ * which peers read last; or the call itself does, where the output is the input. */
+static void overwrites_registered_inputs(int fd, int rank, void *argument) {
+    enum { COUNT = 65536 };
+    (void)argument;
+    sp_board *board = attached(fd, rank);
+    sp_comm *comm = joined(board, rank);
+    int size = sp_board_size(board);
+    void *shared = NULL;
+    float *out = malloc(COUNT * sizeof *out);
+    CHECK(out && !sp_host_seam.memory.alloc(comm, COUNT * sizeof *out, &shared));
+    float *in = shared;
+    for (int round = 0; round < 120; round++) {
+        for (size_t i = 0; i < COUNT; i++) in[i] = (float)(rank + round);
+        float *to = round % 2 ? in : out;
+        sp_work work = work_of(&path_cases[round % 3], SP_DTYPE_FP32, in, to, COUNT);
+        work.flags = SP_WORK_REGISTERED;
+        CHECK_FOR(!enqueue(comm, &work), "%s", sp_error());
+        for (size_t i = COUNT; i-- > 0 && to != in;) in[i] = -1e6F;
+        for (size_t i = 0; i < COUNT; i++)
+            CHECK_FOR(to[i] == (float)(size * (2 * round + size - 1)) / 2, "round %d, element %zu: %g", round, i, to[i]);
+    }
+    free(out);
+    sp_host_seam.memory.free(comm, shared);
+    sp_host_seam.leave(comm, false);
+    sp_board_detach(board);
+}
+
+static void a_registered_input_can_be_overwritten_when_the_call_returns(void) {
+    run_ranks(3, sp_host_arena_bytes(3) + (1 << 20), overwrites_registered_inputs, NULL);
+}
+
+/* Handles: memory of a peer by what it exported, and refusals of what it did not; then a second communicator on that board. */
 static void opens_peers_memory(int fd, int rank, void *argument) {
     (void)argument;
     sp_board *board = attached(fd, rank);
@@ -344,5 +378,5 @@ static void supports_says_what_cannot_run_and_why(void) {
 
 SP_TESTS(T(every_path_dtype_and_small_size_is_exact), T(calls_of_many_turns_are_exact), T(a_quarter_of_a_gibibyte_is_exact),
          T(random_sums_are_near_and_bit_equal_on_every_rank), T(thousands_of_calls_of_changing_kernels_stay_exact),
-         T(a_graph_runs_again_with_what_lies_at_its_addresses), T(peers_open_what_was_exported_and_nothing_else),
-         T(supports_says_what_cannot_run_and_why))
+         T(a_graph_runs_again_with_what_lies_at_its_addresses), T(a_registered_input_can_be_overwritten_when_the_call_returns),
+         T(peers_open_what_was_exported_and_nothing_else), T(supports_says_what_cannot_run_and_why))

@@ -1,4 +1,5 @@
-/* The sums of csrc/host against arithmetic that knows nothing of bits: every bf16 and fp16 value, and the nearest one to each sum. */
+/* The sums of csrc/host against arithmetic that knows nothing of bits: every bf16 and fp16 value, and the nearest one to each
+ * sum. */
 #include <math.h>
 
 #include "harness.h"

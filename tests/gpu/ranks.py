@@ -25,28 +25,30 @@ def element_bytes(dtype: str) -> int:
 
 def exact_input(c: Coordinator, count: int, dtype: str, turn: int) -> tuple[torch.Tensor, torch.Tensor]:
     """This rank's tensor of small integers, and the exact sum over ranks in float64; other integers each turn."""
-    index = torch.arange(count, dtype=torch.int64)
-    total = torch.zeros(count, dtype=torch.float64)
-    mine = torch.zeros(count, dtype=torch.float64)
+    index = torch.arange(count, dtype=torch.int32, device="cuda")
+    total = torch.zeros(count, dtype=torch.float64, device="cuda")
+    mine = torch.empty(0, device="cuda")
     for rank in range(c.world_size):
-        values = ((index * (2 * rank + 3) + 7 * turn + rank) % (2 * LARGEST + 1) - LARGEST).double()
+        values = (index.remainder(2 * LARGEST + 1) * (2 * rank + 3) + 7 * turn + rank).remainder(2 * LARGEST + 1) - LARGEST
         total += values
         if rank == c.rank:
-            mine = values
-    return mine.to(DTYPES[dtype]).cuda(), total.cuda()
+            mine = values.to(DTYPES[dtype])
+    return mine, total
 
 
 def random_input(c: Coordinator, count: int, dtype: str, seed: int) -> tuple[torch.Tensor, torch.Tensor, float]:
     """Random values, their sum in float64 of what the dtype holds, and the largest error that summing in float32 and rounding allows."""
-    parts = []
+    mine, total = torch.empty(0), torch.zeros(count, dtype=torch.float64, device="cuda")
     for rank in range(c.world_size):
-        generator = torch.Generator().manual_seed(1000 * seed + rank)
-        parts.append(torch.randn(count, generator=generator).to(DTYPES[dtype]))
-    total = sum((p.double() for p in parts), torch.zeros(count, dtype=torch.float64))
+        generator = torch.Generator("cuda").manual_seed(1000 * seed + rank)  # the same numbers on every GPU
+        part = torch.randn(count, generator=generator, device="cuda").to(DTYPES[dtype])
+        total += part.double()
+        if rank == c.rank:
+            mine = part
     largest = max(float(total.abs().max()), 1.0)
     steps = {"bf16": 2.0**-8, "fp16": 2.0**-11, "fp32": 2.0**-22}[dtype]
     # NCCL rounds after each hop, our kernels once: as many roundings as there are ranks
-    return parts[c.rank].cuda(), total.cuda(), steps * largest * c.world_size
+    return mine, total, steps * largest * c.world_size
 
 
 def configure(c: Coordinator, options: dict[str, Any]) -> None:
@@ -77,6 +79,7 @@ def check(
             row: dict[str, Any] = {"nbytes": nbytes, "dtype": dtype, "captured": captured, "checked": 0, "wrong": 0, "worst": 0.0}
             inputs = [(*exact_input(c, count, dtype, turn), 0.0) for turn in range(turns)]
             inputs.append(random_input(c, count, dtype, seed=nbytes % 1000))
+            torch.cuda.synchronize()
             _check_captured(c, inputs, row) if captured else _check_eager(c, inputs, row)
             rows.append(row)
     return rows
