@@ -12,13 +12,14 @@ from functools import cached_property, lru_cache
 from typing import Literal
 
 from sglang_probe import Call, Decision, Group, _core
-from sglang_probe._facts import DTYPE_BYTES, pack_call, pack_facts
+from sglang_probe._facts import DTYPE_BYTES, DTYPES, pack_call, pack_facts
 from sglang_probe._proof.reach import rules_of
 from sglang_probe._releases import RELEASES, resolve
 from sglang_probe._route import PATHS, RULES, context_bits, decide, route
 
 WORLD_SIZES = (2, 3, 4)
-IN_CAPTURE, STREAM, CAPTURE = context_bits("in_graph_capture"), context_bits("stream_capturing"), context_bits("capture")
+IN_CAPTURE, STREAM = context_bits("in_graph_capture"), context_bits("stream_capturing")
+CAPTURE, COMPILE = context_bits("capture"), context_bits("compile")
 _GATES = {name: 1 << i for i, name in enumerate(_core.GATES)}
 _DEVICES = {name: i for i, name in enumerate(_core.DEVICES)}
 Layout = Literal["plain", "dense", "odd"]
@@ -205,8 +206,10 @@ _TENSORS: tuple[tuple[int, str, Layout], ...] = tuple(
     if nbytes % DTYPE_BYTES[dtype] == 0 and (layout == "plain" or nbytes >= 4096)
 )
 
-Outcome = tuple[str, str, str, str, bool, bool, str, bool]
-"""What makes two calls different: rule, path, kernel, returned tensor, cloned, reduces, error, really captured."""
+Outcome = tuple[str, str, str, str, bool, bool, bool, str, str]
+"""What makes two calls different: rule, path, kernel, returned tensor, cloned, reduces, really captured; where it raises: what, and of
+which kind of tensor."""
+_CALL = ("nbytes", *(name for name, _, _ in _core.CALL_FACTS))
 _Packed = tuple[tuple[int, ...], tuple[int, ...], int, int, int]
 """Facts, call, context, off and on, as the core takes them."""
 
@@ -222,7 +225,10 @@ def _outcome(release: int, packed: _Packed) -> Outcome:
     path, rule, _, _, error = codes
     _, kernel, new, cloned, reduces, _ = described
     texts = (RULES[rule], str(PATHS[path]), _core.KERNELS[kernel][0], "new" if new else "input")
-    return (*texts, bool(cloned), bool(reduces), _core.EXCEPTIONS[error][0], bool(context & STREAM))
+    tensor = dict(zip(_CALL, call, strict=True)) if error else {}
+    kinds = [name for name, usual in (("contiguous", 1), ("aligned", 1)) if tensor.get(name, usual) != usual]
+    kinds += ["fp64"] if tensor.get("dtype") == DTYPES["fp64"] else []
+    return (*texts, bool(cloned), bool(reduces), bool(context & STREAM), _core.EXCEPTIONS[error][0], " ".join(kinds))
 
 
 @lru_cache(maxsize=len(WORLD_SIZES))

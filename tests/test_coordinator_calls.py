@@ -8,11 +8,12 @@ stands in the test, or is the router's answer and NumPy's sum.
 
 from __future__ import annotations
 
+import os
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path as FilePath
 from typing import Any
 
 import numpy as np
@@ -208,16 +209,23 @@ def test_paths_say_what_runs_each_of_them_or_why_it_is_not_here(group_of: Groups
 # ----------------------------------------------------------------------------------------------------------------------------- threads
 
 
-def _while_a_call_waits(c: Coordinator, package: str, act: Callable[[Coordinator], object]) -> str:
+def _in_a_call(c: Coordinator, thread: threading.Thread) -> None:
+    """Returns when another thread of this rank waits in its call: the board says where each rank is."""
+    while f"rank {c.rank} (pid {os.getpid()}) is in custom" not in c.describe():
+        assert thread.is_alive()
+        thread.join(0.001)
+
+
+def _while_a_call_waits(c: Coordinator, package: str, act: Callable[[Coordinator], object], gate: str) -> str:
     """What ``act`` raises in another thread of rank 0 while a call of it waits for rank 1; the call itself must come out right."""
     mine, said = run_ranks.Rank(c, package), []
     with run_ranks.as_before(c):
         c.sglang = OLD
         c.barrier()
         if c.rank == 1:
-            time.sleep(0.3)
+            with open(gate):  # a FIFO: until rank 0 opens it too
+                pass
             assert mine.is_sum(c.all_reduce(mine.fill()).tensor)
-            c.barrier()
             return ""
 
         def call() -> None:
@@ -227,16 +235,17 @@ def _while_a_call_waits(c: Coordinator, package: str, act: Callable[[Coordinator
 
         thread = threading.Thread(target=call)
         thread.start()
-        time.sleep(0.1)
+        _in_a_call(c, thread)
         try:
             act(c)
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
         else:
             text = "nothing"
-        thread.join(20)
+        with open(gate, "w"):
+            pass
+        thread.join()
         assert said == [(True, "custom", "one_shot", "custom", OLD)], said
-        c.barrier()
         return text
 
 
@@ -260,11 +269,11 @@ _IN_A_CALL: dict[str, Callable[[Coordinator], object]] = {
 
 @pytest.mark.parametrize("what", _IN_A_CALL)
 def test_what_a_second_thread_does_never_harms_the_call_of_the_first(
-    what: str, group_of: Groups, package: str, device: str
+    what: str, group_of: Groups, package: str, tmp_path: FilePath
 ) -> None:
-    if device == "gpu":
-        pytest.skip("a call on a GPU is over when it is enqueued: there is no moment to meet it in")
-    text = group_of(2).run(_while_a_call_waits, package, _IN_A_CALL[what])[0]
+    gate = str(tmp_path / "gate")
+    os.mkfifo(gate)
+    text = group_of(2).run(_while_a_call_waits, package, _IN_A_CALL[what], gate)[0]
     assert what == "a toggle" or ("ProbeError" in text and "thread" in text), text
     case = Case(OLD, 2, Setting(), CAPTURE, 4096)
     assert judge_all([case], group_of(2).run(run_ranks.run_all, (case,), package), Counter()) == []

@@ -30,9 +30,17 @@ def test_the_numbers_of_conform_are_those_of_the_command() -> None:
 
 
 def test_every_marked_block_is_found_so_that_none_goes_unchecked() -> None:
-    assert len(BLOCKS) == len(re.findall(r"<!-- (?:output|table): ", TEXT)) >= 5
+    assert len(BLOCKS) == len(re.findall(r"<!-- (?:output|shows|table): ", TEXT)) >= 5
     assert {block.what for block in BLOCKS if block.kind == "table"} == {"paths", "rules"}
     assert any(block.what.startswith("step --example") for block in BLOCKS)
+
+
+def test_every_cell_that_readme_runs_shows_what_it_prints_and_no_time_of_one_run() -> None:
+    shows = [block for block in BLOCKS if block.kind == "shows"]
+    assert sorted(block.what for block in shows) == sorted(readme_blocks.cells(TEXT)) and shows
+    assert any("... us" in block.body for block in shows)  # the mask masks
+    assert not any(re.search(r"\d us\b", block.body) for block in shows)
+    assert readme_blocks.shown("print('took 1,234.5 us, 12 us and 7 uses')") == "```text\ntook ... us, ... us and 7 uses\n```\n"
 
 
 def test_every_path_and_rule_is_explained() -> None:
@@ -61,7 +69,7 @@ def test_names_that_readme_promises_exist() -> None:
 def test_what_is_not_there_yet_is_not_a_name_of_the_package() -> None:
     later = TEXT[TEXT.index("are not there yet") :]
     names = set(re.findall(r"`(\w+)`", later))
-    assert {"Coordinator", "bench", "verdict", "hook"} <= names
+    assert {"bench", "ab", "noise", "preflight", "verdict", "explain", "check", "hook", "top", "record"} <= names
     assert not names & set(sglang_probe.__all__)
 
 

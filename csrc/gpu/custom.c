@@ -1,6 +1,7 @@
 /* Custom all-reduce on GPUs: what each kernel takes, refuses and is launched with. See custom.h; custom_open.c makes the memory.
  * Called by comm.c and many.c.
  * Invariant: nothing here waits; what a kernel reads on a peer is either the staging buffer or an address that was registered. */
+#include <assert.h>
 #include <cuda_runtime_api.h>
 
 #include "custom_parts.h"
@@ -105,7 +106,10 @@ sp_status sp_custom_supports(sp_custom *c, const sp_work *work) {
 
 /* ---- shapes ---- */
 
-static uint32_t up(uint64_t n, uint64_t d) { return (uint32_t)((n + d - 1) / d); }
+static uint32_t up(uint64_t n, uint64_t d) {
+    assert(d > 0);
+    return (uint32_t)((n + d - 1) / d);
+}
 static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
 /* V2: the smallest block with which one for each multiprocessor is enough. */
@@ -170,6 +174,7 @@ static uint64_t patience(const sp_work *work) {
 static sp_kernel_args args_of(const sp_custom *c, const plan *plan, const sp_work *work) {
     sp_kernel_args args = c->args;
     const uint32_t vectors = (uint32_t)(work->nbytes / SP_KERNEL_VECTOR), size = (uint32_t)c->world.size, rank = args.rank;
+    assert(size > 0);
     const uint64_t area = plan->family == V1 ? c->scratch_at : plan->family == FLAG ? c->cells_at : c->slots_at;
     for (uint32_t r = 0; r < size; r++) args.area[r] = (uint8_t *)c->region.peer[r] + area;
     args.slot_bytes = (uint32_t)(plan->family == FLAG ? 2 * c->flag_bytes : c->v2_bytes);

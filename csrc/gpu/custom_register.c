@@ -36,14 +36,15 @@ void sp_custom_forget(sp_custom *c) {
 static sp_status export_all(sp_custom *c, uint64_t count, sp_handle *mine) {
     for (uint64_t i = 0; i < count; i++) {
         char why[200];
-        if (!c->memory->export(c->owner, c->notes[c->done + i], &mine[i])) continue;
+        const unsigned long long nth = c->done + i;
+        if (!c->memory->export(c->owner, c->notes[nth], &mine[i])) continue;
         strncpy(why, sp_error(), sizeof why - 1);
         why[sizeof why - 1] = 0;
         return sp_fail(
             SP_UNAVAILABLE,
             "captured input %llu at %p cannot be shared: %s. Memory of PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
             "has no handle for other processes: set it to False, or capture without registered inputs",
-            (unsigned long long)(c->done + i), c->notes[c->done + i], why);
+            nth, c->notes[nth], why);
     }
     return SP_OK;
 }
@@ -52,7 +53,7 @@ static sp_status export_all(sp_custom *c, uint64_t count, sp_handle *mine) {
 static sp_status open_peer(sp_custom *c, int rank, const sp_handle *handle, void **data) {
     for (uint64_t i = c->opened_count; i-- > 0;) {
         const sp_custom_opened *known = &c->opened[i];
-        if (known->rank != rank || memcmp(known->handle.bytes, handle->bytes, sizeof handle->bytes)) continue;
+        if (known->rank != rank || memcmp(known->handle.bytes, handle->bytes, sizeof handle->bytes) != 0) continue;
         *data = (uint8_t *)known->data + handle->offset;
         return SP_OK;
     }
@@ -74,13 +75,13 @@ static sp_status fill_rows(sp_custom *c, uint64_t count, const sp_handle *all, v
     memset(rows, 0, count * sizeof *rows);
     for (int r = 0; r < c->world.size && !status; r++)
         for (uint64_t i = 0; i < count && !status; i++) {
+            const unsigned long long nth = c->done + i;
             if (r == c->world.rank)
-                rows[i][r] = (void *)c->notes[c->done + i];
+                rows[i][r] = (void *)c->notes[nth];
             else
                 status = open_peer(c, r, &all[(uint64_t)r * count + i], &rows[i][r]);
             if (!status && (uintptr_t)rows[i][r] % SP_KERNEL_VECTOR)
-                status = sp_fail(SP_MISMATCH, "captured input %llu of rank %d is not aligned to 16 bytes",
-                                 (unsigned long long)(c->done + i), r);
+                status = sp_fail(SP_MISMATCH, "captured input %llu of rank %d is not aligned to 16 bytes", nth, r);
         }
     void **to = c->inputs + (1 + c->done) * SP_KERNEL_RANKS;
     if (!status)
@@ -94,10 +95,13 @@ static sp_status fill_rows(sp_custom *c, uint64_t count, const sp_handle *all, v
 static sp_status register_chunk(sp_custom *c, uint64_t count, sp_deadline deadline) {
     sp_handle *mine = calloc(count * (1 + (uint64_t)c->world.size), sizeof *mine), *all = mine + count;
     void *(*rows)[SP_KERNEL_RANKS] = calloc(count, sizeof *rows);
-    sp_status status = mine && rows ? export_all(c, count, mine) : sp_fail(SP_NOMEM, "no memory for %d handles", CHUNK);
+    const bool room = mine && rows;
+    sp_status status = room ? export_all(c, count, mine) : sp_fail(SP_NOMEM, "no memory for %d handles", CHUNK);
     status = sp_custom_agree(c, status, "sharing captured inputs", deadline);
-    if (!status) status = sp_gather(&c->world.exchange, mine, all, count * sizeof *mine, deadline);
-    if (!status) status = sp_custom_agree(c, fill_rows(c, count, all, rows), "opening captured inputs", deadline);
+    if (!status && room) {
+        status = sp_gather(&c->world.exchange, mine, all, count * sizeof *mine, deadline);
+        if (!status) status = sp_custom_agree(c, fill_rows(c, count, all, rows), "opening captured inputs", deadline);
+    }
     if (!status) c->done += count;
     free(rows);
     free(mine);

@@ -18,7 +18,7 @@ static sp_status meet(sp_many *w) {
     const int sharing = (w->world + w->gpus - 1) / w->gpus;
     const char *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
     /* Two streams a rank. Streams that share a hardware queue wait for one another, and so would kernels that wait for one another. */
-    if (sharing > 1 && (!queues || atoi(queues) < 2 * sharing))
+    if (sharing > 1 && (!queues || strtol(queues, NULL, 10) < 2 * sharing))
         return sp_fail(SP_UNAVAILABLE,
                        "%d ranks share a GPU and need %d hardware queues: set CUDA_DEVICE_MAX_CONNECTIONS=32 before the process "
                        "uses CUDA (it is %s)",

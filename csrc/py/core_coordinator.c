@@ -229,6 +229,7 @@ static int coordinator_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(c->seam_owner);
     Py_VISIT(c->settings);
     Py_VISIT(c->derived);
+    Py_VISIT(c->kept);
     for (int i = 0; i < SP_PATH_COUNT; i++) Py_VISIT(c->python_path[i]);
     return sp_producers_traverse(&c->producers, visit, arg);
 }
@@ -236,6 +237,7 @@ static int coordinator_traverse(PyObject *self, visitproc visit, void *arg) {
 static int coordinator_clear(PyObject *self) {
     coordinator_object *c = (coordinator_object *)self;
     Py_CLEAR(c->settings);
+    Py_CLEAR(c->kept);
     for (int i = 0; i < SP_PATH_COUNT; i++) Py_CLEAR(c->python_path[i]);
     sp_producers_clear(&c->producers);
     return 0;

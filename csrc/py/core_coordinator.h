@@ -37,6 +37,7 @@ typedef struct coordinator_object {
     core_state *state;  /* the module's; kept alive by the type */
     PyObject *settings; /* what Python set last; handed to _decide with a call's key */
     PyObject *derived;  /* bytes of a derived table, or NULL */
+    PyObject *kept;     /* between begin_graph and end_graph: a list of the tensors of captured calls; else NULL */
     PyObject *python_path[SP_PATH_COUNT];
     sp_rules rules;
     sp_facts facts;
@@ -45,7 +46,7 @@ typedef struct coordinator_object {
     uint32_t off, on;      /* SP_GATE_BIT() */
     unsigned captures;     /* graph_capture() entered */
     uint8_t forced_kernel; /* sp_kernel that custom takes instead of its own choice, or UNKNOWN */
-    bool timing, busy, graph_open;
+    bool timing, busy;
     char *broken; /* NULL, or why nothing more is possible; PyMem */
     double timeout_s;
     uint64_t seq;

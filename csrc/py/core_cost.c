@@ -103,8 +103,9 @@ PyObject *sp_coordinator_cost(PyObject *self, PyObject *args) {
     PyObject *reduced = sp_coordinator_all_reduce(self, tensor);
     cost *k = reduced ? PyMem_Calloc(1, sizeof *k) : NULL;
     if (!k) {
+        if (reduced) PyErr_NoMemory();
         Py_XDECREF(reduced);
-        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+        return NULL;
     }
     k->c = (coordinator_object *)self;
     k->tensor = tensor;

@@ -1,9 +1,10 @@
 /* Graph: captured calls that can be replayed. Made by Coordinator.begin_graph and end_graph; a replay runs no dispatch, as in SGLang.
- * Invariant: a graph keeps its Coordinator, and the tensors stay the caller's to keep alive, as with CUDA's own graphs. */
+ * Invariant: a graph keeps its Coordinator and every tensor of its calls, so that a replay never writes into memory that was given back. */
 #include "core_coordinator.h"
 
 typedef struct graph_object {
     PyObject_HEAD coordinator_object *coordinator;
+    PyObject *kept; /* tensors of the captured calls */
     sp_graph *graph;
     void *stream;
 } graph_object;
@@ -12,13 +13,18 @@ PyObject *sp_coordinator_begin_graph(PyObject *self, PyObject *args) {
     coordinator_object *c = (coordinator_object *)self;
     unsigned long long stream = 0;
     if (!PyArg_ParseTuple(args, "|K", &stream) || !sp_coordinator_ready(c)) return NULL;
-    if (c->graph_open) {
+    if (c->kept) {
         PyErr_SetString(c->state->error, "a graph is being captured already; end it first");
         return NULL;
     }
+    PyObject *kept = PyList_New(0);
+    if (!kept) return NULL;
     sp_status status = c->seam->capture_begin(c->comm, sp_stream_of(stream));
-    if (status) return sp_coordinator_fail(c, status, c->seam->error());
-    c->graph_open = true;
+    if (status) {
+        Py_DECREF(kept);
+        return sp_coordinator_fail(c, status, c->seam->error());
+    }
+    c->kept = kept;
     Py_RETURN_NONE;
 }
 
@@ -26,18 +32,18 @@ PyObject *sp_coordinator_end_graph(PyObject *self, PyObject *args) {
     coordinator_object *c = (coordinator_object *)self;
     unsigned long long stream = 0;
     if (!PyArg_ParseTuple(args, "|K", &stream) || !sp_coordinator_ready(c)) return NULL;
-    if (!c->graph_open) {
+    if (!c->kept) {
         PyErr_SetString(c->state->error, "no graph is being captured; begin one first");
         return NULL;
     }
     graph_object *g = PyObject_GC_New(graph_object, c->state->graph_type);
     if (!g) return NULL;
-    g->coordinator = NULL;
     g->graph = NULL;
     g->stream = sp_stream_of(stream);
-    c->graph_open = false;
-    sp_status status = c->seam->capture_end(c->comm, g->stream, &g->graph);
     g->coordinator = (coordinator_object *)Py_NewRef(c);
+    g->kept = c->kept;
+    c->kept = NULL;
+    sp_status status = c->seam->capture_end(c->comm, g->stream, &g->graph);
     PyObject_GC_Track(g);
     if (!status) return (PyObject *)g;
     sp_coordinator_fail(c, status, c->seam->error());
@@ -73,6 +79,7 @@ static PyObject *graph_replay(PyObject *self, PyObject *args) {
 static int graph_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(((graph_object *)self)->coordinator);
+    Py_VISIT(((graph_object *)self)->kept);
     return 0;
 }
 
@@ -81,7 +88,8 @@ static void graph_dealloc(PyObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     if (g->graph && g->coordinator->seam) g->coordinator->seam->graph_free(g->coordinator->comm, g->graph);
-    Py_XDECREF(g->coordinator);
+    Py_DECREF((PyObject *)g->coordinator);
+    Py_DECREF(g->kept);
     PyObject_GC_Del(self);
     Py_DECREF(type);
 }

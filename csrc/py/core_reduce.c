@@ -227,6 +227,13 @@ static reduced_object *new_reduced(coordinator_object *c, one_call *call, uint64
     return r;
 }
 
+/* What a replay reads and writes: the input, the result, and the tensor that SGLang drops. */
+static bool keep(coordinator_object *c, PyObject *tensor, const one_call *call) {
+    if (!c->kept) return true;
+    return PyList_Append(c->kept, tensor) == 0 && PyList_Append(c->kept, call->result) == 0 &&
+           (!call->scratch || PyList_Append(c->kept, call->scratch) == 0);
+}
+
 /* After the tensors are there: everything that other ranks notice. */
 static PyObject *execute(coordinator_object *c, PyObject *tensor, one_call *call, int64_t start) {
     core_plan *p = call->plan;
@@ -280,6 +287,7 @@ static PyObject *reduce(coordinator_object *c, PyObject *tensor, one_call *call,
     if (!make_output(c, tensor, call)) return NULL;
     call->work.out = call->out.data;
     if (p->decision.path != SP_PATH_NONE && !is_dry(p) && !check_path(c, call)) return NULL;
+    if (!keep(c, tensor, call)) return NULL;
     call->work.deadline = sp_coordinator_deadline(c);
     return execute(c, tensor, call, start);
 }

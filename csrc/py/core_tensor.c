@@ -110,7 +110,7 @@ static core_producer *producer_of(core_producers *producers, PyObject *tensor) {
     return p;
 }
 
-/* __dlpack_device__() first, so that the producer is asked for its own stream's data; then __dlpack__(stream=...). */
+/* By __dlpack__() without a stream: the producer then orders its data before the legacy default stream, on which the call runs. */
 static bool read_slowly(PyObject *tensor, core_array *a) {
     PyObject *capsule = PyObject_CallMethod(tensor, "__dlpack__", NULL);
     if (!capsule) {

@@ -68,6 +68,10 @@ class Communicator:
         on = s.on & ~bit if value or self.name not in ("pynccl", "mscclpp") else s.on | bit
         self._coordinator.apply(replace(s, off=off, on=on))
 
+    def state(self, tensor: Any) -> str:
+        """What its gate answers for this tensor now: ``absent``, ``disabled``, ``declines``, ``accepts``, ``enabled``, ``raises``."""
+        return self._coordinator.decide(tensor).gates[self.name].state
+
     def __repr__(self) -> str:
         return f"<{self.name} of rank {self._coordinator.rank}: {'disabled' if self.disabled else 'as built'}>"
 

@@ -23,9 +23,11 @@ import sglang_probe as probe
 from sglang_probe import gpu
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
-import ranks  # noqa: E402 # lies beside the GPU tests, which use it too
+import floor  # noqa: E402 # these two lie beside the GPU tests, which use them too
+import ranks  # noqa: E402
 
-cloudpickle.register_pickle_by_value(ranks)  # the rank processes do not have that folder on their path
+for module in (floor, ranks):
+    cloudpickle.register_pickle_by_value(module)  # the rank processes do not have that folder on their path
 
 KIB, MIB = 1 << 10, 1 << 20
 NCCL_SIZES = [16, 64, 1 * KIB, 16 * KIB, 256 * KIB, 1 * MIB, 16 * MIB, 256 * MIB]
@@ -138,6 +140,38 @@ class Bench:
             f"{kind:11} {name:20} " + " ".join(f"{r['nbytes'] // KIB}K:{r['us']:.2f}" for r in worst) + host + flaws, flush=True
         )
 
+    def floor(self) -> None:
+        """How far `limit` and v1 are from what nothing can undercut."""
+        for name in ("one_shot", "limit"):
+            sizes = [s for s in SPEED_SIZES if name != "limit" or s <= max(LIMIT_SIZES)]
+            args = (options_of(name), sizes)
+            rows = attempt(f"floor {name}", lambda args=args: self.run(ranks.captured_latency, *args), self.failures)
+            below = attempt(f"floor {name}", lambda name=name, sizes=sizes: self.run(floor.floor, name, sizes), self.failures)
+            if rows is None or below is None:
+                continue
+            self.figures[f"floor {name}"] = below
+            trip = max(b["round_trip_us"] for b in below)
+            for i, nbytes in enumerate(sizes):
+                empty = max(b["empty_us"][nbytes] for b in below)
+                wire = nbytes / floor.LINK_GB_S / 1000
+                took = max(rank[i]["us"] for rank in rows)
+                least = empty + trip + wire
+                print(
+                    f"floor {name:10} {nbytes // KIB:>5} KiB: {took:.2f} us; empty kernel {empty:.2f} + round trip {trip:.2f} + "
+                    f"bytes {wire:.2f} = {least:.2f}, distance {took - least:+.2f}",
+                    flush=True,
+                )
+
+    def host(self) -> None:
+        """Host time of a call: through the Coordinator, by its path alone, by the library alone."""
+        for name in PATHS:
+            rows = attempt(f"host {name}", lambda name=name: self.run(ranks.host_cost, options_of(name), KIB), self.failures)
+            if rows is not None:
+                self.figures[f"host {name}"] = rows
+                whole, path, bare = (max((r[k] for r in rows if r[k] is not None), default=None) for k in range(3))
+                alone = "" if bare is None else f", ncclAllReduce alone {bare:.2f}"
+                print(f"host {name:20} {whole:.2f} us a call, its path alone {path:.2f}{alone}", flush=True)
+
     def stress(self) -> None:
         for name in ["one_shot", "two_shot", *V2_KERNELS, "limit"]:
             for nbytes, launches in ((1 * KIB, 2_000 if self.quick else 150_000), (64 * KIB, 1_000 if self.quick else 20_000)):
@@ -167,7 +201,7 @@ class Bench:
                 )
 
 
-PARTS = ("correct", "speed", "stress", "backtoback")
+PARTS = ("correct", "speed", "floor", "host", "stress", "backtoback")
 
 
 def main() -> int:

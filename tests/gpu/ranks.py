@@ -8,6 +8,8 @@ from __future__ import annotations
 import statistics
 import time
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +19,48 @@ from sglang_probe._run.coordinator import Coordinator
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 # Sums of a few of these are exact in bf16 too, in whatever order they are added.
 LARGEST = 16
+
+V1_KERNELS, V2_KERNELS = ("one_shot", "two_shot"), ("one_shot_push", "one_shot_pull", "two_shot_pull", "two_shot_push")
+CUSTOM = (*V1_KERNELS, *V2_KERNELS, "limit")
+PATHS = (*CUSTOM, "pynccl_in_place", "pynccl_out_of_place", "torch_distributed", "torch_symm_mem")
+_RESET: dict[str, Any] = {
+    "sglang": "0.5.9",
+    "custom.disabled": False,
+    "pynccl.disabled": True,
+    "piecewise": False,
+    "kernel": "",
+    "facts": {"own_torch_symm_mem": False},
+}
+_OPTIONS: dict[str, dict[str, Any]] = {
+    **{kernel: {"kernel": kernel} for kernel in (*V1_KERNELS, "limit")},
+    **{kernel: {"kernel": kernel, "sglang": "0.5.16"} for kernel in V2_KERNELS},
+    "pynccl_in_place": {"custom.disabled": True, "pynccl.disabled": False},
+    "pynccl_out_of_place": {"custom.disabled": True, "piecewise": True},
+    "torch_distributed": {"custom.disabled": True},
+    "torch_symm_mem": {"sglang": "0.5.16", "custom.disabled": True, "facts": {"own_torch_symm_mem": True}},
+}
+
+
+def options_of(name: str, sglang: str = "") -> dict[str, Any]:
+    """What `configure` takes for one of PATHS: by a release that takes it, or by another one; nothing is left of what was set before."""
+    return {**_RESET, **_OPTIONS[name], **({"sglang": sglang} if sglang else {})}
+
+
+def expected(name: str) -> tuple[str, str]:
+    """Path and kernel of one of PATHS, as a Reduced says them."""
+    if name in CUSTOM:
+        return "custom", name
+    return name, "torch_two_shot" if name == "torch_symm_mem" else ""
+
+
+@contextmanager
+def as_before(c: Coordinator) -> Iterator[None]:
+    """Undoes every toggle of the block."""
+    settings = c.settings
+    try:
+        yield
+    finally:
+        c.apply(settings)
 
 
 def element_bytes(dtype: str) -> int:
@@ -69,7 +113,8 @@ def check(
 ) -> list[dict[str, Any]]:
     """Each size and dtype against the reference: exact sums (poisoned output, input changed each turn), then random values.
 
-    Captured: one graph a size, replayed with changed inputs. Gives rows {nbytes, dtype, path, kernel, checked, wrong, worst, ran}.
+    Captured: one graph a size, replayed with changed inputs. Gives rows {nbytes, dtype, path, kernel, checked, wrong, worst; calls that
+    were checked, warm: calls before them that communicated; ran: what the device counted meanwhile}.
     """
     configure(c, options)
     rows = []
@@ -80,7 +125,9 @@ def check(
             inputs = [(*exact_input(c, count, dtype, turn), 0.0) for turn in range(turns)]
             inputs.append(random_input(c, count, dtype, seed=nbytes % 1000))
             torch.cuda.synchronize()
+            row["calls"], row["warm"], before = len(inputs), 0, _counts(c)
             _check_captured(c, inputs, row) if captured else _check_eager(c, inputs, row)
+            row["ran"] = _counts(c)[row["path"]] - before[row["path"]]
             rows.append(row)
     return rows
 
@@ -109,7 +156,7 @@ def _check_eager(c: Coordinator, inputs: list[Any], row: dict[str, Any]) -> None
 def _check_captured(c: Coordinator, inputs: list[Any], row: dict[str, Any]) -> None:
     static = inputs[0][0].clone()
     with c.graph_capture():
-        c.all_reduce(static.clone())  # warm-up, as a server does
+        row["warm"] = int(c.all_reduce(static.clone()).kernel != "dry")  # warm-up, as a server does
         with c.graph() as graph:
             reduced = c.all_reduce(static)
     row["path"], row["kernel"] = str(reduced.path), reduced.kernel
@@ -283,6 +330,13 @@ def _index(c: Coordinator, path: str) -> int:
     return [str(p) for p in PATHS].index(path)
 
 
+def _counts(c: Coordinator) -> dict[str, int]:
+    """Calls of each path that the device counted so far; what runs on a stream must have ended."""
+    from sglang_probe._route import PATHS
+
+    return {str(path): c.ran(i) for i, path in enumerate(PATHS)}
+
+
 def many_launches(c: Coordinator, options: dict[str, Any], nbytes: int, launches: int) -> dict[str, Any]:
     """Eager launches back to back without a wait between them; the last result is checked, and each one's by the stress."""
     configure(c, options)
@@ -302,3 +356,9 @@ def many_launches(c: Coordinator, options: dict[str, Any], nbytes: int, launches
         "wrong": wrong,
         "seconds": time.perf_counter() - start,
     }
+
+
+def host_cost(c: Coordinator, options: dict[str, Any], nbytes: int) -> tuple[float, float, float | None]:
+    """Host microseconds of a call: through all_reduce, its path alone, the library alone (see Coordinator.cost)."""
+    configure(c, options)
+    return c.cost(torch.zeros(nbytes // 2, dtype=torch.bfloat16, device="cuda"), 100)
