@@ -22,7 +22,7 @@ import run_ranks
 from run_cases import CAPTURE, Case, Setting, cases_of
 from run_fixtures import Groups, device, group_of, judge_all, not_here, package, ranks_max
 
-from sglang_probe import Coordinator, Path, ProbeError, ProbeUnavailable, _core
+from sglang_probe import Coordinator, LocalGroup, Path, ProbeError, ProbeUnavailable, _core
 
 OLD, NEW = "0.5.9", "0.5.23"
 """Custom all-reduce is v1, and V2."""
@@ -155,9 +155,6 @@ def _python_path(c: Coordinator, package: str) -> None:
             ((tensor, out, timeout_s),) = said.calls
             assert tensor is mine.tensor and out is reduced.tensor and timeout_s == c.timeout_s
             assert np.all(mine.tensors.read(out) == run_ranks.stored(np.ones(1), "bf16", 1))
-            said.raises = True
-            with pytest.raises(KeyError, match="in Python"):
-                c.all_reduce(mine.fill())
         finally:
             c.register(Path.FLASHINFER, None)
         if c.device == "host":
@@ -169,6 +166,27 @@ def _python_path(c: Coordinator, package: str) -> None:
 
 def test_a_path_in_python_stands_behind_the_same_three_calls(group_of: Groups, package: str) -> None:
     group_of(2).run(_python_path, package)
+
+
+def _raising_path(c: Coordinator, package: str) -> None:
+    mine, said = run_ranks.Rank(c, package), _Said(c, package)
+    c.sglang = NEW
+    c.set_facts(fi_workspace=True)
+    c.register(Path.FLASHINFER, said)
+    said.raises = c.rank == 1
+    try:
+        c.all_reduce(mine.fill())
+    except KeyError as error:
+        assert "in Python" in str(error)
+    with pytest.raises(ProbeError, match="in Python"):
+        for _ in range(100):
+            c.all_reduce(mine.fill())
+            c.barrier()
+
+
+def test_a_path_in_python_that_raises_on_one_rank_leaves_no_other_waiting(device: str, package: str) -> None:
+    with LocalGroup(2, device=device, timeout_s=20) as group:
+        group.run(_raising_path, package)
 
 
 def _own_memory(c: Coordinator, package: str) -> None:

@@ -108,7 +108,7 @@ static void describe(const sp_case *c, sp_route_result *r) {
     r->assumed = a->assumed;
     uint8_t exception = a->exception;
     if (d->rule == SP_RULE_AMD_DETERMINISTIC) { /* custom's one-stage kernel, asked nothing; half built where it is disabled */
-        if (a->state != SP_STATE_DISABLED) return;
+        if (!(a->stops & sp_stops_of_setup)) return; /* whatever its `disabled` says: nobody asks that here */
         exception = SP_EXC_ATTRIBUTE_ERROR;
     }
     if (exception) {

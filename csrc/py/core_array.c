@@ -52,8 +52,9 @@ static bool numpy_dtype(PyArrayObject *array, uint8_t *dtype) {
     case NPY_FLOAT: *dtype = SP_DTYPE_FP32; return true;
     case NPY_DOUBLE: *dtype = SP_DTYPE_FP64; return true;
     case NPY_INT8: *dtype = SP_DTYPE_INT8; return true;
-    case NPY_INT32: *dtype = SP_DTYPE_INT32; return true;
-    case NPY_INT64: *dtype = SP_DTYPE_INT64; return true;
+    case NPY_INT: *dtype = SP_DTYPE_INT32; return true;
+    case NPY_LONG:
+    case NPY_LONGLONG: *dtype = PyArray_ITEMSIZE(array) == 8 ? SP_DTYPE_INT64 : SP_DTYPE_INT32; return true;
     case NPY_UINT16:
         *dtype = SP_DTYPE_BF16;
         return true; /* NumPy has no bf16 of its own: its bits, where ml_dtypes is not there */
@@ -76,6 +77,8 @@ static bool numpy_dtype(PyArrayObject *array, uint8_t *dtype) {
     return false;
 }
 
+bool sp_is_numpy(PyObject *object) { return PyArray_Check(object); }
+
 int sp_array_of_numpy(PyObject *object, core_array *a) {
     if (!PyArray_Check(object)) return 0;
     PyArrayObject *array = (PyArrayObject *)object;
@@ -90,12 +93,15 @@ int sp_array_of_numpy(PyObject *object, core_array *a) {
         return -1;
     }
     int dims = PyArray_NDIM(array);
+    int64_t shape[NPY_MAXDIMS], strides[NPY_MAXDIMS];
+    npy_intp size = PyArray_ITEMSIZE(array);
+    for (int i = 0; i < dims; i++) {
+        shape[i] = PyArray_DIM(array, i);
+        strides[i] = PyArray_STRIDE(array, i) % size ? 0
+                                                     : PyArray_STRIDE(array, i) / size; /* 0: not dense, which is what it is */
+    }
+    if (!sp_array_layout(a, dims, shape, strides)) return -1;
     a->data = PyArray_DATA(array);
-    a->count = (uint64_t)PyArray_SIZE(array);
-    a->nbytes = (uint64_t)PyArray_NBYTES(array);
-    a->dims = dims;
-    a->columns = dims ? PyArray_DIM(array, dims - 1) : 1;
-    a->contiguous = PyArray_IS_C_CONTIGUOUS(array);
-    a->dense = a->contiguous || PyArray_IS_F_CONTIGUOUS(array);
+    a->nbytes = a->count * (uint64_t)size;
     return 1;
 }

@@ -2,6 +2,8 @@
  * Called as its methods. Invariant: nothing here is collective, and nothing changes. */
 #include "core_coordinator.h"
 
+#include <string.h>
+
 /* ((path code, what runs it or "", 1 where it stands in Python), ...) of the paths that this device has. */
 PyObject *sp_coordinator_runs(PyObject *self, PyObject *unused) {
     (void)unused;
@@ -49,11 +51,18 @@ PyObject *sp_coordinator_ran(PyObject *self, PyObject *path) {
     return PyLong_FromUnsignedLongLong(c->seam->ran(c->comm, (uint8_t)index));
 }
 
-/* For the measuring functions of _gpu, which know what lies behind it; not to be kept past close(). */
+static void let_go(PyObject *capsule) { Py_XDECREF((PyObject *)PyCapsule_GetContext(capsule)); }
+
+/* For the measuring functions of _gpu, which know what lies behind it: where the Coordinator keeps it, NULL there once it is closed. */
 PyObject *sp_coordinator_comm(PyObject *self, PyObject *unused) {
     (void)unused;
     coordinator_object *c = (coordinator_object *)self;
-    return sp_coordinator_ready(c) ? PyCapsule_New(c->comm, "sglang_probe._core.comm", NULL) : NULL;
+    if (!sp_coordinator_ready(c)) return NULL;
+    bool gpu = strcmp(c->seam->name, "gpu") == 0; /* under another name, _gpu refuses those of CPU ranks */
+    PyObject *capsule = PyCapsule_New(&c->comm, gpu ? "sglang_probe._core.comm" : "sglang_probe._core.comm of CPU ranks", let_go);
+    if (capsule && PyCapsule_SetContext(capsule, Py_NewRef(self)) == 0) return capsule;
+    Py_XDECREF(capsule);
+    return NULL;
 }
 
 PyObject *sp_coordinator_describe(PyObject *self, PyObject *unused) {

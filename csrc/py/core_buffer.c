@@ -1,6 +1,7 @@
 /* Buffer: memory of the device itself, which peers can map, or which NCCL knows as a window. Made by Coordinator.buffer.
  * On CPU ranks it is a Python buffer; on either device torch and others take it by __dlpack__ (bytes: view it as what it holds).
- * Invariant: freed when the last of the Buffer and what was made of it is gone, or with its Coordinator's communicators. */
+ * Invariant: freed when the Buffer and all that was made of it are gone; memory of CPU ranks stays mapped until then even after close(),
+ * memory of a GPU is then the process's to lose. */
 #include "core_coordinator.h"
 
 #include <string.h>
@@ -12,33 +13,41 @@ typedef struct buffer_object {
     bool window;
 } buffer_object;
 
-PyObject *sp_coordinator_buffer(PyObject *self, PyObject *args) {
-    coordinator_object *c = (coordinator_object *)self;
-    unsigned long long nbytes;
-    int window = 0;
+static PyObject *allocate(coordinator_object *c, size_t nbytes, bool window) {
     void *data = NULL;
-    if (!PyArg_ParseTuple(args, "K|p", &nbytes, &window) || !sp_coordinator_ready(c)) return NULL;
-    if (nbytes < 1 || nbytes > PY_SSIZE_T_MAX) {
-        PyErr_Format(PyExc_ValueError, "nbytes=%llu: give one byte or more", nbytes);
-        return NULL;
-    }
     if (window && !c->seam->window_alloc)
         return sp_raise_text(c->state, SP_UNAVAILABLE, "CPU ranks have no NCCL, so no window; leave `window` out");
+    buffer_object *b = PyObject_GC_New(buffer_object, c->state->buffer_type);
+    if (!b) return NULL;
+    b->coordinator = (coordinator_object *)Py_NewRef((PyObject *)c);
+    b->data = NULL;
+    b->nbytes = (Py_ssize_t)nbytes;
+    b->window = window;
+    c->buffers++;
+    PyObject_GC_Track(b);
     sp_status status;
     Py_BEGIN_ALLOW_THREADS if (window) status = c->seam->window_alloc(c->comm, nbytes, &data, sp_coordinator_deadline(c));
     else status = c->seam->memory.alloc(c->comm, nbytes, &data);
-    Py_END_ALLOW_THREADS if (status) return sp_coordinator_fail(c, status, c->seam->error());
-    buffer_object *b = PyObject_GC_New(buffer_object, c->state->buffer_type);
-    if (!b) {
-        if (!window) c->seam->memory.free(c->comm, data);
+    Py_END_ALLOW_THREADS b->data = data;
+    if (!status) return (PyObject *)b;
+    b->data = NULL;
+    Py_DECREF((PyObject *)b);
+    return sp_coordinator_fail(c, status, c->seam->error());
+}
+
+PyObject *sp_coordinator_buffer(PyObject *self, PyObject *args) {
+    coordinator_object *c = (coordinator_object *)self;
+    Py_ssize_t nbytes;
+    int window = 0;
+    if (!PyArg_ParseTuple(args, "n|p", &nbytes, &window)) return NULL;
+    if (nbytes < 1) {
+        PyErr_Format(PyExc_ValueError, "nbytes=%zd: give one byte or more", nbytes);
         return NULL;
     }
-    b->coordinator = (coordinator_object *)Py_NewRef(c);
-    b->data = data;
-    b->nbytes = (Py_ssize_t)nbytes;
-    b->window = window;
-    PyObject_GC_Track(b);
-    return (PyObject *)b;
+    if (!sp_coordinator_enter(c)) return NULL;
+    PyObject *buffer = allocate(c, (size_t)nbytes, window);
+    sp_coordinator_done(c);
+    return buffer;
 }
 
 static bool is_gpu(const buffer_object *b) { return b->coordinator->seam && strcmp(b->coordinator->seam->name, "gpu") == 0; }
@@ -67,6 +76,7 @@ typedef struct loan {
 
 static void loan_end(dl_managed *managed) {
     loan *l = managed->context;
+    if (!Py_IsInitialized()) return; /* an owner that outlived Python; the process is ending */
     PyGILState_STATE gil = PyGILState_Ensure();
     Py_DECREF(l->buffer);
     PyMem_Free(l);
@@ -80,9 +90,14 @@ static void capsule_end(PyObject *capsule) {
 }
 
 static PyObject *buffer_dlpack(PyObject *self, PyObject *args, PyObject *kwargs) {
-    (void)args, (void)kwargs; /* a stream of the taker: nothing was enqueued on this memory by us */
+    (void)args; /* a stream of the taker: nothing was enqueued on this memory by us */
     buffer_object *b = (buffer_object *)self;
+    PyObject *copy = kwargs ? PyDict_GetItemString(kwargs, "copy") : NULL;
     if (!check_open(b)) return NULL;
+    if (copy == Py_True) {
+        PyErr_SetString(PyExc_BufferError, "this memory is lent, not copied; copy what you made of it");
+        return NULL;
+    }
     loan *l = PyMem_Calloc(1, sizeof *l);
     if (!l) return PyErr_NoMemory();
     l->shape[0] = b->nbytes;
@@ -124,10 +139,11 @@ static void buffer_dealloc(PyObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     coordinator_object *c = b->coordinator;
-    if (c->seam && b->window)
-        c->seam->window_free(c->comm, b->data);
-    else if (c->seam)
-        c->seam->memory.free(c->comm, b->data);
+    if (b->data) sp_coordinator_drop(c, b->window ? SP_DROP_WINDOW : SP_DROP_MEMORY, b->data);
+    if (--c->buffers == 0 && c->left_board) {
+        sp_board_detach(c->left_board);
+        c->left_board = NULL;
+    }
     Py_DECREF(c);
     PyObject_GC_Del(self);
     Py_DECREF(type);

@@ -6,48 +6,9 @@
 #include <stddef.h>
 #include <string.h>
 #include <structmember.h>
+#include <unistd.h>
 
-sp_deadline sp_coordinator_deadline(const coordinator_object *c) { return sp_deadline_in(c->timeout_s); }
-
-uint32_t sp_coordinator_context(const coordinator_object *c, bool capturing) {
-    return c->context | (c->captures ? SP_CTX(IN_CAPTURE) : 0) | (capturing ? SP_CTX(STREAM) : 0);
-}
-
-bool sp_coordinator_ready(coordinator_object *c) {
-    if (!c->seam)
-        PyErr_SetString(c->state->error, "this Coordinator is closed; make a new one");
-    else if (c->broken)
-        PyErr_Format(c->state->error, "this Coordinator is broken and only close() is left: %s", c->broken);
-    else if (c->busy)
-        PyErr_SetString(c->state->error, "this Coordinator is in a call of another thread; one thread drives a rank");
-    else
-        return true;
-    return false;
-}
-
-static char *copy_text(const char *text) {
-    size_t size = strlen(text) + 1;
-    char *copy = PyMem_Malloc(size);
-    return copy ? memcpy(copy, text, size) : NULL;
-}
-
-/* Ranks are together again after these: nothing was posted, or every rank refused alike. */
-static bool leaves_ranks_together(sp_status status) {
-    return status == SP_INVALID || status == SP_UNAVAILABLE || status == SP_NOMEM;
-}
-
-PyObject *sp_coordinator_fail(coordinator_object *c, sp_status status, const char *text) {
-    char all[1536], boards[768];
-    sp_board_describe(c->board, boards, sizeof boards);
-    bool said = strstr(text, "rank 0 (pid"); /* a wait on the board has said it already */
-    snprintf(all, sizeof all, "%s%s%s", text, said ? "" : "; ", said ? "" : boards);
-    if (!leaves_ranks_together(status)) {
-        if (!c->broken) c->broken = copy_text(text);
-        if (c->comm) c->seam->abort(c->comm);
-        sp_board_fail(c->board, c->world.rank, text);
-    }
-    return sp_raise_text(c->state, status, all);
-}
+static const double TIMEOUT_MAX_S = 86400;
 
 static const sp_seam *seam_of(PyObject *device) {
     if (device == Py_None) return &sp_host_seam;
@@ -65,12 +26,44 @@ static void leave(coordinator_object *c) {
     const sp_seam *seam = c->seam;
     sp_comm *comm = c->comm;
     sp_board *board = c->board;
-    bool broken = c->broken != NULL;
+    bool broken = *c->broken, ours = c->pid == (int)getpid(), lent = c->buffers;
     c->seam = NULL, c->comm = NULL, c->board = NULL;
-    if (!seam && !board) return;
+    if (!ours) return; /* a fork: what is there is its parent's, who goes on with it */
     Py_BEGIN_ALLOW_THREADS if (seam && comm) seam->leave(comm, broken);
-    if (board) sp_board_detach(board);
-    Py_END_ALLOW_THREADS
+    if (board && !lent) sp_board_detach(board);
+    Py_END_ALLOW_THREADS if (lent) c->left_board = board; /* arrays lie on it: the last Buffer unmaps it */
+}
+
+static int join(coordinator_object *c, const sp_seam *seam, PyObject *device, int fd, double timeout_s) {
+    sp_status status = sp_board_attach(fd, c->world.rank, &c->board);
+    if (status) {
+        sp_raise_text(c->state, status, sp_error());
+        return -1;
+    }
+    c->joined = true;
+    c->pid = (int)getpid();
+    c->timeout_s = timeout_s;
+    c->world.size = sp_board_size(c->board);
+    c->world.exchange = sp_board_exchange(c->board);
+    sp_comm *comm = NULL;
+    Py_BEGIN_ALLOW_THREADS status = seam->join(&c->world, sp_deadline_in(timeout_s), &comm);
+    Py_END_ALLOW_THREADS c->world.nccl_path = NULL; /* its text is the caller's */
+    sp_board_phase(c->board, SP_PHASE_IDLE);
+    if (status) {
+        sp_coordinator_fail(c, status, seam->error());
+        leave(c);
+        return -1;
+    }
+    c->seam_owner = Py_NewRef(device);
+    c->comm = comm;
+    c->seam = seam;
+    return 0;
+}
+
+static bool check_timeout(double seconds) {
+    if (seconds > 0 && seconds <= TIMEOUT_MAX_S) return true;
+    PyErr_SetString(PyExc_ValueError, "timeout_s: give seconds above 0, at most a day: every wait ends");
+    return false;
 }
 
 static int coordinator_init(PyObject *self, PyObject *args, PyObject *kwargs) {
@@ -81,34 +74,19 @@ static int coordinator_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     unsigned long long max_bytes = UINT64_C(16) << 20;
     double timeout_s = 30;
     const char *nccl = NULL;
-    if (c->seam) {
-        PyErr_SetString(PyExc_TypeError, "a Coordinator joins once");
+    if (c->joined) {
+        PyErr_SetString(PyExc_TypeError, "a Coordinator joins once; make a new one");
         return -1;
     }
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oii|idKz", names, &device, &fd, &c->world.rank, &c->world.ordinal, &timeout_s,
-                                     &max_bytes, &nccl))
+                                     &max_bytes, &nccl) ||
+        !check_timeout(timeout_s))
         return -1;
     const sp_seam *seam = seam_of(device);
     if (!seam) return -1;
-    sp_status status = sp_board_attach(fd, c->world.rank, &c->board);
-    if (status) {
-        sp_raise_text(c->state, status, sp_error());
-        return -1;
-    }
-    c->timeout_s = timeout_s;
-    c->seam = seam;
-    c->seam_owner = Py_NewRef(device);
-    c->world.size = sp_board_size(c->board);
-    c->world.exchange = sp_board_exchange(c->board);
     c->world.max_bytes = max_bytes;
     c->world.nccl_path = nccl;
-    Py_BEGIN_ALLOW_THREADS status = seam->join(&c->world, sp_deadline_in(timeout_s), &c->comm);
-    Py_END_ALLOW_THREADS c->world.nccl_path = NULL; /* its text is the caller's */
-    sp_board_phase(c->board, SP_PHASE_IDLE);
-    if (!status) return 0;
-    sp_coordinator_fail(c, status, seam->error());
-    leave(c);
-    return -1;
+    return join(c, seam, device, fd, timeout_s);
 }
 
 static PyObject *coordinator_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
@@ -127,7 +105,9 @@ static PyObject *coordinator_new(PyTypeObject *type, PyObject *args, PyObject *k
 
 static PyObject *coordinator_close(PyObject *self, PyObject *unused) {
     (void)unused;
-    leave((coordinator_object *)self);
+    coordinator_object *c = (coordinator_object *)self;
+    if (!sp_coordinator_idle(c)) return NULL;
+    leave(c);
     Py_RETURN_NONE;
 }
 
@@ -137,7 +117,11 @@ static PyObject *coordinator_configure(PyObject *self, PyObject *const *args, Py
     core_case parsed;
     uint64_t off, on;
     size_t kernel;
-    if (!sp_count_args("configure", count, 8, 8)) return NULL;
+    if (!sp_count_args("configure", count, 8, 8) || !sp_coordinator_idle(c)) return NULL;
+    if (args[7] != Py_None && !PyBytes_CheckExact(args[7])) { /* its bytes must stay where they are */
+        PyErr_SetString(PyExc_TypeError, "derived: bytes, or None");
+        return NULL;
+    }
     PyObject *call = PyTuple_New(1 + sizeof(sp_call) / sizeof(int64_t) - 1);
     for (Py_ssize_t i = 0; call && i < PyTuple_GET_SIZE(call); i++) {
         PyObject *one = PyLong_FromLong(i ? 0 : 1);
@@ -146,8 +130,8 @@ static PyObject *coordinator_configure(PyObject *self, PyObject *const *args, Py
     }
     if (!call) return NULL;
     PyObject *items[] = {args[1], args[2], call, args[3], args[7]};
-    bool good = sp_parse_case(items, 5, &parsed) && sp_parse_word(args[4], &off) && sp_parse_word(args[5], &on) &&
-                sp_parse_index(args[6], "kernel", SP_KERNEL_COUNT, &kernel);
+    bool good = sp_parse_word(args[4], &off) && sp_parse_word(args[5], &on) &&
+                sp_parse_index(args[6], "kernel", SP_KERNEL_COUNT, &kernel) && sp_parse_case(items, 5, &parsed);
     Py_DECREF(call);
     if (!good) return NULL;
     c->release = parsed.c.release;
@@ -168,7 +152,7 @@ static PyObject *coordinator_register_path(PyObject *self, PyObject *args) {
     coordinator_object *c = (coordinator_object *)self;
     int path;
     PyObject *implementation;
-    if (!PyArg_ParseTuple(args, "iO", &path, &implementation)) return NULL;
+    if (!PyArg_ParseTuple(args, "iO", &path, &implementation) || !sp_coordinator_idle(c)) return NULL;
     if (path < 0 || path >= SP_PATH_COUNT) {
         PyErr_Format(PyExc_ValueError, "path %d: there are %d", path, SP_PATH_COUNT);
         return NULL;
@@ -191,13 +175,15 @@ static PyObject *coordinator_exit_capture(PyObject *self, PyObject *unused) {
     (void)unused;
     coordinator_object *c = (coordinator_object *)self;
     uint64_t addresses = 0;
+    if (!sp_coordinator_idle(c)) return NULL;
     if (c->captures) c->captures--;
     if (!sp_coordinator_ready(c)) return NULL;
     if (c->captures) return PyLong_FromLong(0);
     sp_status status;
+    c->busy = true;
     Py_BEGIN_ALLOW_THREADS status = c->seam->registered(c->comm, &addresses, sp_coordinator_deadline(c));
-    Py_END_ALLOW_THREADS return status ? sp_coordinator_fail(c, status, c->seam->error())
-                                       : PyLong_FromUnsignedLongLong(addresses);
+    Py_END_ALLOW_THREADS sp_coordinator_done(c);
+    return status ? sp_coordinator_fail(c, status, c->seam->error()) : PyLong_FromUnsignedLongLong(addresses);
 }
 
 static PyObject *coordinator_wait(PyObject *self, PyObject *args) {
@@ -205,8 +191,10 @@ static PyObject *coordinator_wait(PyObject *self, PyObject *args) {
     unsigned long long stream = 0;
     if (!PyArg_ParseTuple(args, "|K", &stream) || !sp_coordinator_ready(c)) return NULL;
     sp_status status;
+    c->busy = true;
     Py_BEGIN_ALLOW_THREADS status = c->seam->wait(c->comm, sp_stream_of(stream), sp_coordinator_deadline(c));
-    Py_END_ALLOW_THREADS sp_board_phase(c->board, SP_PHASE_IDLE);
+    Py_END_ALLOW_THREADS sp_coordinator_done(c);
+    sp_board_phase(c->board, SP_PHASE_IDLE);
     if (!status) status = sp_board_compare(c->board, c->seq);
     if (status) return sp_coordinator_fail(c, status, status == SP_MISMATCH ? sp_error() : c->seam->error());
     Py_RETURN_NONE;
@@ -218,8 +206,10 @@ static PyObject *coordinator_barrier(PyObject *self, PyObject *unused) {
     uint8_t mine = 0, all[SP_RANKS_MAX];
     if (!sp_coordinator_ready(c)) return NULL;
     sp_status status;
+    c->busy = true;
     Py_BEGIN_ALLOW_THREADS status = sp_gather(&c->world.exchange, &mine, all, 1, sp_coordinator_deadline(c));
-    Py_END_ALLOW_THREADS if (status) return sp_coordinator_fail(c, status, sp_error());
+    Py_END_ALLOW_THREADS sp_coordinator_done(c);
+    if (status) return sp_coordinator_fail(c, status, sp_error());
     Py_RETURN_NONE;
 }
 
@@ -251,7 +241,6 @@ static void coordinator_dealloc(PyObject *self) {
     coordinator_clear(self);
     Py_CLEAR(c->derived);
     Py_CLEAR(c->seam_owner);
-    PyMem_Free(c->broken);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -267,7 +256,21 @@ static PyObject *get_device(PyObject *self, void *closure) {
     return PyUnicode_FromString(c->seam ? c->seam->name : "closed");
 }
 
+static PyObject *get_timeout(PyObject *self, void *closure) {
+    (void)closure;
+    return PyFloat_FromDouble(((coordinator_object *)self)->timeout_s);
+}
+
+static int set_timeout(PyObject *self, PyObject *value, void *closure) {
+    (void)closure;
+    double seconds = value ? PyFloat_AsDouble(value) : -1;
+    if (PyErr_Occurred() || !check_timeout(seconds)) return -1;
+    ((coordinator_object *)self)->timeout_s = seconds;
+    return 0;
+}
+
 static PyGetSetDef coordinator_getset[] = {
+    {"timeout_s", get_timeout, set_timeout, "Limit of every wait, seconds.", NULL},
     {"rank", get_rank, NULL, "This rank.", NULL},
     {"world_size", get_rank, NULL, "Ranks that joined.", (void *)1},
     {"device", get_device, NULL, "host, gpu, or closed.", NULL},
@@ -276,7 +279,6 @@ static PyGetSetDef coordinator_getset[] = {
 
 static PyMemberDef coordinator_members[] = {
     {"timing", T_BOOL, offsetof(coordinator_object, timing), 0, "Whether calls are timed, and waited for."},
-    {"timeout_s", T_DOUBLE, offsetof(coordinator_object, timeout_s), 0, "Limit of every wait, seconds."},
     {"seq", T_ULONGLONG, offsetof(coordinator_object, seq), READONLY, "Calls so far."},
     {NULL, 0, 0, 0, NULL},
 };

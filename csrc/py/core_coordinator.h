@@ -42,12 +42,16 @@ typedef struct coordinator_object {
     sp_rules rules;
     sp_facts facts;
     const sp_release *release;
-    uint32_t context;      /* bits that were switched on, besides capture */
-    uint32_t off, on;      /* SP_GATE_BIT() */
-    unsigned captures;     /* graph_capture() entered */
-    uint8_t forced_kernel; /* sp_kernel that custom takes instead of its own choice, or UNKNOWN */
-    bool timing, busy;
-    char *broken; /* NULL, or why nothing more is possible; PyMem */
+    uint32_t context;       /* bits that were switched on, besides capture */
+    uint32_t off, on;       /* SP_GATE_BIT() */
+    unsigned buffers;       /* Buffers that are alive */
+    struct core_late *late; /* memory and graphs that were dropped during a call: given back after it */
+    int pid;                /* of the process that joined: a fork of it only forgets */
+    sp_board *left_board;   /* mapped for their sake after close() */
+    unsigned captures;      /* graph_capture() entered */
+    uint8_t forced_kernel;  /* sp_kernel that custom takes instead of its own choice, or UNKNOWN */
+    bool timing, busy, joined;
+    char broken[512]; /* empty, or why nothing more is possible */
     double timeout_s;
     uint64_t seq;
     core_producers producers;
@@ -65,8 +69,16 @@ typedef struct reduced_object {
 
 sp_deadline sp_coordinator_deadline(const coordinator_object *c);
 bool sp_coordinator_ready(coordinator_object *c); /* false with an exception: closed, broken or busy */
+bool sp_coordinator_enter(coordinator_object *c); /* the same, and nobody else gets in until sp_coordinator_done */
+void sp_coordinator_done(coordinator_object *c);
+bool sp_coordinator_idle(const coordinator_object *c); /* false with an exception where a call of another thread runs */
+/* Gives back memory of the device, or a graph; later, where a call is running now. */
+void sp_coordinator_drop(coordinator_object *c, int kind, void *what);
+enum { SP_DROP_MEMORY, SP_DROP_WINDOW, SP_DROP_GRAPH };
 /* Raises a failure of the seam with what the board knows; breaks the Coordinator where the ranks are apart now. Always NULL. */
 PyObject *sp_coordinator_fail(coordinator_object *c, sp_status status, const char *text);
+/* A failure after the call was posted, whatever it was: the ranks are apart. `text` NULL: the Python exception that is set. */
+void sp_coordinator_break(coordinator_object *c, const char *text);
 /* A stream is a number to Python. */
 static inline void *sp_stream_of(unsigned long long number) {
     return (void *)(uintptr_t)number; /* NOLINT(performance-no-int-to-ptr): that is what it is */

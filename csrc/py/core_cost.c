@@ -38,8 +38,8 @@ static bool path_alone(cost *k, sp_status *status) {
         PyObject *made = k->allocates ? sp_array_empty_like(&k->c->producers, k->tensor) : NULL;
         if (k->allocates && !made) return false;
         k->work.deadline = sp_coordinator_deadline(k->c);
-        *status = k->ops->enqueue(k->c->comm, &k->work);
-        Py_XDECREF(made);
+        Py_BEGIN_ALLOW_THREADS *status = k->ops->enqueue(k->c->comm, &k->work);
+        Py_END_ALLOW_THREADS Py_XDECREF(made);
     }
     return true;
 }
@@ -50,7 +50,10 @@ static bool measure(cost *k, int kind, int round) {
     int64_t start = sp_now_ns();
     if (kind == 0 && !whole(k)) return false;
     if (kind == 1 && !path_alone(k, &status)) return false;
-    if (kind == 2) status = k->c->seam->bare(k->c->comm, &k->work, CALLS);
+    if (kind == 2) {
+        Py_BEGIN_ALLOW_THREADS status = k->c->seam->bare(k->c->comm, &k->work, CALLS);
+        Py_END_ALLOW_THREADS
+    }
     k->us[kind][round] = (double)(sp_now_ns() - start) / 1000 / CALLS;
     if (!status) status = settle(k);
     if (status) sp_coordinator_fail(k->c, status, k->c->seam->error());

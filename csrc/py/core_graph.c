@@ -2,9 +2,12 @@
  * Invariant: a graph keeps its Coordinator and every tensor of its calls, so that a replay never writes into memory that was given back. */
 #include "core_coordinator.h"
 
+enum { STRIDE = 256 }; /* replays between two looks at signals */
+
 typedef struct graph_object {
     PyObject_HEAD coordinator_object *coordinator;
-    PyObject *kept; /* tensors of the captured calls */
+    PyObject *kept;      /* tensors of the captured calls */
+    const sp_seam *seam; /* whose graph it is, after close() too */
     sp_graph *graph;
     void *stream;
 } graph_object;
@@ -39,6 +42,7 @@ PyObject *sp_coordinator_end_graph(PyObject *self, PyObject *args) {
     graph_object *g = PyObject_GC_New(graph_object, c->state->graph_type);
     if (!g) return NULL;
     g->graph = NULL;
+    g->seam = c->seam;
     g->stream = sp_stream_of(stream);
     g->coordinator = (coordinator_object *)Py_NewRef(c);
     g->kept = c->kept;
@@ -55,23 +59,39 @@ PyObject *sp_coordinator_end_graph(PyObject *self, PyObject *args) {
 static PyObject *graph_replay(PyObject *self, PyObject *args) {
     graph_object *g = (graph_object *)self;
     coordinator_object *c = g->coordinator;
-    unsigned long long times = 1;
+    Py_ssize_t times = 1;
     int timed = 0;
-    if (!PyArg_ParseTuple(args, "|Kp", &times, &timed) || !sp_coordinator_ready(c)) return NULL;
+    if (!PyArg_ParseTuple(args, "|np", &times, &timed)) return NULL;
+    if (times < 1) {
+        PyErr_Format(PyExc_ValueError, "times=%zd: give 1 or more", times);
+        return NULL;
+    }
     double device_us = -1;
-    sp_status status = SP_OK;
-    sp_deadline deadline = sp_coordinator_deadline(c);
-    c->busy = true;
-    PyThreadState *released = PyEval_SaveThread();
-    if (timed) status = c->seam->mark(c->comm, 0, g->stream);
-    int64_t start = sp_now_ns();
-    for (unsigned long long i = 0; i < times && !status; i++) status = c->seam->replay(c->comm, g->graph, g->stream, deadline);
-    int64_t host_ns = sp_now_ns() - start;
-    if (timed && !status) status = c->seam->mark(c->comm, 1, g->stream);
-    if (timed && !status) status = c->seam->wait(c->comm, g->stream, deadline);
-    if (timed && !status) status = c->seam->elapsed(c->comm, &device_us, deadline);
-    PyEval_RestoreThread(released);
-    c->busy = false;
+    int64_t host_ns = 0;
+    if (!sp_coordinator_enter(c)) return NULL;
+    sp_status status = timed ? c->seam->mark(c->comm, 0, g->stream) : SP_OK;
+    bool interrupted = false;
+    for (Py_ssize_t done = 0; done < times && !status && !interrupted; done += STRIDE) {
+        Py_ssize_t end = times - done > STRIDE ? done + STRIDE : times;
+        PyThreadState *released = PyEval_SaveThread();
+        int64_t start = sp_now_ns();
+        for (Py_ssize_t i = done; i < end && !status; i++)
+            status = c->seam->replay(c->comm, g->graph, g->stream, sp_coordinator_deadline(c));
+        host_ns += sp_now_ns() - start;
+        PyEval_RestoreThread(released);
+        interrupted = PyErr_CheckSignals() < 0;
+    }
+    if (timed && !status && !interrupted) {
+        Py_BEGIN_ALLOW_THREADS status = c->seam->mark(c->comm, 1, g->stream);
+        if (!status) status = c->seam->wait(c->comm, g->stream, sp_coordinator_deadline(c));
+        if (!status) status = c->seam->elapsed(c->comm, &device_us, sp_coordinator_deadline(c));
+        Py_END_ALLOW_THREADS
+    }
+    sp_coordinator_done(c);
+    if (interrupted) {
+        sp_coordinator_break(c, "a replay was interrupted");
+        return NULL;
+    }
     if (status) return sp_coordinator_fail(c, status, c->seam->error());
     return timed ? Py_BuildValue("(dd)", (double)host_ns / 1000, device_us) : Py_NewRef(Py_None);
 }
@@ -87,8 +107,12 @@ static void graph_dealloc(PyObject *self) {
     graph_object *g = (graph_object *)self;
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    if (g->graph && g->coordinator->seam) g->coordinator->seam->graph_free(g->coordinator->comm, g->graph);
-    Py_DECREF((PyObject *)g->coordinator);
+    coordinator_object *c = g->coordinator;
+    if (g->graph && c->seam)
+        sp_coordinator_drop(c, SP_DROP_GRAPH, g->graph);
+    else if (g->graph && g->seam == &sp_host_seam)
+        g->seam->graph_free(NULL, g->graph); /* on GPUs, leaving has freed it */
+    Py_DECREF((PyObject *)c);
     Py_DECREF(g->kept);
     PyObject_GC_Del(self);
     Py_DECREF(type);

@@ -121,9 +121,10 @@ static bool check_tensor(const coordinator_object *c, const core_array *a) {
 
 typedef struct one_call {
     core_array in, out;
-    core_plan *plan;
-    PyObject *result; /* new reference: what the method gives back */
-    PyObject *target; /* borrowed from result, or a scratch tensor that SGLang drops: new reference in `scratch` */
+    core_plan *cached; /* where supports() notes its yes */
+    core_plan plan;    /* a copy: what is looked up here must outlive whatever Python code runs on the way */
+    PyObject *result;  /* new reference: what the method gives back */
+    PyObject *target;  /* borrowed from result, or a scratch tensor that SGLang drops: new reference in `scratch` */
     PyObject *scratch;
     sp_work work;
 } one_call;
@@ -133,7 +134,7 @@ static bool is_dry(const core_plan *p) { return !p->reduces && p->decision.path 
 
 /* The tensors of the call: what is returned, and what the path writes. */
 static bool make_output(coordinator_object *c, PyObject *tensor, one_call *call) {
-    const core_plan *p = call->plan;
+    const core_plan *p = &call->plan;
     bool makes = p->returns_new || p->cloned || is_lost(p);
     PyObject *made = makes ? sp_array_empty_like(&c->producers, tensor) : NULL;
     if (makes && !made) return false;
@@ -146,7 +147,7 @@ static bool make_output(coordinator_object *c, PyObject *tensor, one_call *call)
         return true;
     }
     if (!sp_array_read(&c->producers, made, &call->out)) return false;
-    if (call->out.nbytes == call->in.nbytes && call->out.dense) return true;
+    if (call->out.nbytes == call->in.nbytes && call->out.dense && call->out.order == call->in.order) return true;
     PyErr_SetString(PyExc_ValueError, "tensor: empty_like of its package gave a tensor of another size or layout");
     return false;
 }
@@ -158,35 +159,41 @@ static PyObject *path_unavailable(const coordinator_object *c, const core_plan *
 }
 
 /* A path that stands in Python (torch's own): the same three calls. */
-static bool ask_python(coordinator_object *c, PyObject *path, core_plan *p) {
+static bool ask_python(const coordinator_object *c, PyObject *path, const core_plan *p) {
     PyObject *answer = PyObject_CallMethod(path, "supports", "Ks", (unsigned long long)p->key.nbytes,
                                            sp_dtype_name(p->key.dtype));
     const char *why = answer ? PyUnicode_AsUTF8(answer) : NULL;
     if (why && *why) path_unavailable(c, p, why);
     bool yes = why && !*why;
     Py_XDECREF(answer);
-    p->runs = yes;
     return yes;
 }
 
 static bool check_path(coordinator_object *c, one_call *call) {
-    core_plan *p = call->plan;
+    core_plan *p = &call->plan;
     PyObject *python = c->python_path[p->decision.path];
-    if (p->runs) return true;
-    if (python) return ask_python(c, python, p);
+    /* what was said once holds for every call of the plan, but for the address of a new output */
+    if (p->runs && (uintptr_t)call->work.out % 16 == 0) return true;
+    if (python) {
+        call->cached->runs = ask_python(c, python, p);
+        return call->cached->runs;
+    }
     const sp_path_ops *ops = c->seam->paths[p->decision.path];
     if (!ops) {
         path_unavailable(c, p, "it is another library's; see Coordinator.paths");
         return false;
     }
     sp_status status = ops->supports(c->comm, &call->work);
-    if (status) path_unavailable(c, p, c->seam->error());
-    p->runs = !status;
+    if (status == SP_UNAVAILABLE)
+        path_unavailable(c, p, c->seam->error());
+    else if (status)
+        sp_coordinator_fail(c, status, c->seam->error());
+    call->cached->runs = !status;
     return !status;
 }
 
 static sp_status run_native(coordinator_object *c, const one_call *call, double *device_us) {
-    const sp_path_ops *ops = c->seam->paths[call->plan->decision.path];
+    const sp_path_ops *ops = c->seam->paths[call->plan.decision.path];
     const sp_work *w = &call->work;
     bool timed = c->timing && !(w->flags & SP_WORK_CAPTURING);
     if (timed) SP_TRY(c->seam->mark(c->comm, 0, w->stream));
@@ -199,14 +206,14 @@ static sp_status run_native(coordinator_object *c, const one_call *call, double 
 
 /* The wait of a timed call, after its host time was taken. */
 static sp_status finish_native(coordinator_object *c, const one_call *call, double *device_us) {
-    SP_TRY(c->seam->paths[call->plan->decision.path]->finish(c->comm, call->work.stream, call->work.deadline));
+    SP_TRY(c->seam->paths[call->plan.decision.path]->finish(c->comm, call->work.stream, call->work.deadline));
     sp_board_phase(c->board, SP_PHASE_IDLE);
     return c->seam->elapsed(c->comm, device_us, call->work.deadline);
 }
 
 static bool run_python(coordinator_object *c, PyObject *tensor, const one_call *call) {
-    PyObject *input = call->plan->cloned ? call->target : tensor;
-    PyObject *done = PyObject_CallMethod(c->python_path[call->plan->decision.path], "enqueue", "OOd", input, call->target,
+    PyObject *input = call->plan.cloned ? call->target : tensor;
+    PyObject *done = PyObject_CallMethod(c->python_path[call->plan.decision.path], "enqueue", "OOd", input, call->target,
                                          c->timeout_s);
     Py_XDECREF(done);
     return done != NULL;
@@ -219,7 +226,7 @@ static reduced_object *new_reduced(coordinator_object *c, one_call *call, uint64
     call->result = NULL;
     r->coordinator = (coordinator_object *)Py_NewRef(c);
     r->settings = Py_NewRef(c->settings);
-    r->plan = *call->plan;
+    r->plan = call->plan;
     r->seq = seq;
     r->host_us = host_us;
     r->device_us = device_us;
@@ -234,9 +241,28 @@ static bool keep(coordinator_object *c, PyObject *tensor, const one_call *call) 
            (!call->scratch || PyList_Append(c->kept, call->scratch) == 0);
 }
 
+/* From the post on, a rank that fails alone leaves the others waiting: whatever it was, they hear of it. */
+static PyObject *fail_posted(coordinator_object *c, sp_status status) {
+    char text[768];
+    snprintf(text, sizeof text, "%s", c->seam->error());
+    sp_coordinator_break(c, text);
+    return sp_coordinator_fail(c, status, text);
+}
+
+static PyObject *break_by_exception(coordinator_object *c) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *words = value ? PyObject_Str(value) : NULL;
+    const char *text = words ? PyUnicode_AsUTF8(words) : NULL;
+    sp_coordinator_break(c, text ? text : "a path in Python raised");
+    Py_XDECREF(words);
+    PyErr_Restore(type, value, trace);
+    return NULL;
+}
+
 /* After the tensors are there: everything that other ranks notice. */
 static PyObject *execute(coordinator_object *c, PyObject *tensor, one_call *call, int64_t start) {
-    core_plan *p = call->plan;
+    core_plan *p = &call->plan;
     bool dry = is_dry(p), nothing = p->decision.path == SP_PATH_NONE;
     bool python = !nothing && !dry && c->python_path[p->decision.path];
     double device_us = -1;
@@ -257,12 +283,12 @@ static PyObject *execute(coordinator_object *c, PyObject *tensor, one_call *call
     if (p->cloned) call->work.in = call->work.out;
     if (!status && !nothing && !dry && !python) status = run_native(c, call, &device_us);
     PyEval_RestoreThread(released);
-    if (status) return sp_coordinator_fail(c, status, c->seam->error());
-    if (python && !run_python(c, tensor, call)) return NULL;
+    if (status) return fail_posted(c, status);
+    if (python && !run_python(c, tensor, call)) return break_by_exception(c);
     double host_us = c->timing ? (double)(sp_now_ns() - start) / 1000 : -1;
     if (device_us >= 0) {
         Py_BEGIN_ALLOW_THREADS status = finish_native(c, call, &device_us);
-        Py_END_ALLOW_THREADS if (status) return sp_coordinator_fail(c, status, c->seam->error());
+        Py_END_ALLOW_THREADS if (status) return fail_posted(c, status);
     }
     return (PyObject *)new_reduced(c, call, seq, host_us, device_us);
 }
@@ -272,8 +298,10 @@ static PyObject *reduce(coordinator_object *c, PyObject *tensor, one_call *call,
     if (!check_tensor(c, &call->in)) return NULL;
     sp_status status = c->seam->capturing(c->comm, call->in.stream, &capturing);
     if (status) return sp_coordinator_fail(c, status, c->seam->error());
-    core_plan *p = call->plan = plan_of(c, &call->in, sp_coordinator_context(c, capturing));
-    if (!p) return NULL;
+    core_plan *p = &call->plan;
+    call->cached = plan_of(c, &call->in, sp_coordinator_context(c, capturing));
+    if (!call->cached) return NULL;
+    *p = *call->cached;
     if (p->decision.path == SP_PATH_RAISES) return raise_as_sglang(p, c->release->name);
     call->work = (sp_work){.in = call->in.data,
                            .count = call->in.count,
@@ -295,12 +323,10 @@ static PyObject *reduce(coordinator_object *c, PyObject *tensor, one_call *call,
 PyObject *sp_coordinator_all_reduce(PyObject *self, PyObject *tensor) {
     coordinator_object *c = (coordinator_object *)self;
     one_call call = {0};
-    if (!sp_coordinator_ready(c)) return NULL;
+    if (!sp_coordinator_enter(c)) return NULL;
     int64_t start = c->timing ? sp_now_ns() : 0;
-    if (!sp_array_read(&c->producers, tensor, &call.in)) return NULL;
-    c->busy = true;
-    PyObject *reduced = reduce(c, tensor, &call, start);
-    c->busy = false;
+    PyObject *reduced = sp_array_read(&c->producers, tensor, &call.in) ? reduce(c, tensor, &call, start) : NULL;
+    sp_coordinator_done(c);
     sp_array_release(&call.in);
     sp_array_release(&call.out);
     Py_XDECREF(call.result);
@@ -314,10 +340,12 @@ PyObject *sp_coordinator_plan(PyObject *self, PyObject *const *args, Py_ssize_t 
     core_array a;
     core_plan_key key;
     bool capturing = false;
-    if (!sp_count_args("plan", count, 1, 1) || !sp_coordinator_ready(c) || !sp_array_read(&c->producers, args[0], &a))
-        return NULL;
-    sp_status status = c->seam->capturing(c->comm, a.stream, &capturing);
-    key_of(c, &a, sp_coordinator_context(c, capturing), &key);
+    if (!sp_count_args("plan", count, 1, 1) || !sp_coordinator_enter(c)) return NULL;
+    bool read = sp_array_read(&c->producers, args[0], &a);
+    sp_status status = read ? c->seam->capturing(c->comm, a.stream, &capturing) : SP_OK;
+    if (read) key_of(c, &a, sp_coordinator_context(c, capturing), &key);
+    sp_coordinator_done(c);
+    if (!read) return NULL;
     sp_array_release(&a);
     return status ? sp_coordinator_fail(c, status, c->seam->error()) : sp_key_tuple(&key);
 }

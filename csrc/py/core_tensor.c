@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+enum { DIMS_MAX = 64 };
+
 static const struct {
     uint8_t code, bits, dtype;
 } dtypes[] = {
@@ -27,61 +29,71 @@ static bool dtype_of(dl_dtype d, uint8_t *dtype) {
     return false;
 }
 
-/* Dense: sorted by stride, each dimension starts where the smaller ones end. Few dimensions, so the quadratic search is fine. */
-static bool is_dense(const dl_tensor *t) {
+/* Dense: each dimension starts where the smaller ones end. Few dimensions, so the quadratic search is fine. */
+static bool is_dense(int64_t dims, const int64_t *shape, const int64_t *strides) {
     int64_t expected = 1;
     uint64_t used = 0;
-    if (t->ndim > 64) return false;
-    for (int32_t n = 0; n < t->ndim; n++) {
-        int32_t found = -1;
-        for (int32_t i = 0; i < t->ndim && found < 0; i++)
-            if (!(used >> i & 1) && (t->shape[i] == 1 || t->strides[i] == expected)) found = i;
+    for (int64_t n = 0; n < dims; n++) {
+        int64_t found = -1;
+        for (int64_t i = 0; i < dims && found < 0; i++)
+            if (!(used >> i & 1) && (shape[i] == 1 || strides[i] == expected)) found = i;
         if (found < 0) return false;
         used |= UINT64_C(1) << found;
-        if (t->shape[found] != 1) expected *= t->shape[found];
+        if (shape[found] != 1) expected *= shape[found];
     }
+    return true;
+}
+
+bool sp_array_layout(core_array *a, int64_t dims, const int64_t *shape, const int64_t *strides) {
+    int64_t count = 1;
+    bool good = dims <= DIMS_MAX;
+    a->contiguous = true;
+    a->order = 0;
+    for (int64_t i = dims; good && i-- > 0;) {
+        if (strides && shape[i] != 1 && strides[i] != count) a->contiguous = false;
+        good = shape[i] > 0 && !__builtin_mul_overflow(count, shape[i], &count) && count <= INT64_MAX / 16;
+    }
+    if (!good) {
+        PyErr_Format(PyExc_ValueError, "tensor: give 1 to 2^59 elements in at most %d dimensions", DIMS_MAX);
+        return false;
+    }
+    for (int64_t i = 0; !a->contiguous && i < dims; i++)
+        a->order = (a->order ^ (uint64_t)strides[i] * (shape[i] != 1)) * UINT64_C(0x100000001B3) + 1;
+    a->count = (uint64_t)count;
+    a->dims = dims;
+    a->columns = dims ? shape[dims - 1] : 1;
+    a->dense = a->contiguous || is_dense(dims, shape, strides);
     return true;
 }
 
 static bool fill(const dl_tensor *t, core_array *a) {
-    if (!dtype_of(t->dtype, &a->dtype)) return false;
-    int64_t count = 1;
-    bool contiguous = true;
-    for (int32_t i = t->ndim; i-- > 0;) {
-        if (t->strides && t->shape[i] != 1 && t->strides[i] != count) contiguous = false;
-        count *= t->shape[i];
-    }
-    if (count < 1) {
-        PyErr_SetString(PyExc_ValueError, "tensor: it has no element; an all-reduce takes one or more");
-        return false;
-    }
+    if (!dtype_of(t->dtype, &a->dtype) || !sp_array_layout(a, t->ndim, t->shape, t->strides)) return false;
     a->data = (char *)t->data + t->byte_offset;
-    a->count = (uint64_t)count;
-    a->nbytes = (uint64_t)count * t->dtype.bits / 8;
-    a->dims = t->ndim;
-    a->columns = t->ndim ? t->shape[t->ndim - 1] : 1;
+    a->nbytes = a->count * t->dtype.bits / 8;
     a->device_type = t->device.type == DL_CUDA_HOST ? DL_CPU : t->device.type;
     a->device_id = t->device.id;
-    a->contiguous = contiguous;
-    a->dense = contiguous || is_dense(t);
     return true;
 }
 
-/* The producer's own function of this name, from the package that defines its type. */
-static PyObject *function_of(PyTypeObject *type, const char *name) {
-    PyObject *module_name = PyObject_GetAttrString((PyObject *)type, "__module__");
-    if (!module_name) return NULL;
-    const char *full = PyUnicode_AsUTF8(module_name);
-    const char *dot = full ? strchr(full, '.') : NULL;
-    PyObject *top = full ? PyUnicode_FromStringAndSize(full, dot ? dot - full : (Py_ssize_t)strlen(full)) : NULL;
-    PyObject *module = top ? PyImport_Import(top) : NULL;
-    PyObject *function = module ? PyObject_GetAttrString(module, name) : NULL;
-    Py_XDECREF(module);
-    Py_XDECREF(top);
-    Py_DECREF(module_name);
+/* `empty_like` of the package that defines this type, or one that it derives from: a user's subclass of torch.Tensor is torch's. */
+static PyObject *empty_like_of(PyTypeObject *type) {
+    PyObject *bases = type->tp_mro, *function = NULL;
+    for (Py_ssize_t i = bases ? PyTuple_GET_SIZE(bases) : 0; i-- > 0 && !function && !PyErr_Occurred();) {
+        PyObject *module_name = PyObject_GetAttrString(PyTuple_GET_ITEM(bases, i), "__module__");
+        const char *full = module_name ? PyUnicode_AsUTF8(module_name) : NULL;
+        const char *dot = full ? strchr(full, '.') : NULL;
+        PyObject *top = full ? PyUnicode_FromStringAndSize(full, dot ? dot - full : (Py_ssize_t)strlen(full)) : NULL;
+        PyObject *module = top ? PyImport_Import(top) : NULL;
+        function = module ? PyObject_GetAttrString(module, "empty_like") : NULL;
+        if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_MemoryError)) PyErr_Clear(); /* `object` and mixins have none */
+        Py_XDECREF(module);
+        Py_XDECREF(top);
+        Py_XDECREF(module_name);
+    }
     return function;
 }
 
+/* NULL for a type without it, which is read the slow way; NULL with an exception where that could not be found out. */
 static const dl_exchange *exchange_of(PyTypeObject *type) {
     PyObject *capsule = PyObject_GetAttrString((PyObject *)type, "__dlpack_c_exchange_api__");
     const dl_exchange *exchange = NULL;
@@ -91,7 +103,7 @@ static const dl_exchange *exchange_of(PyTypeObject *type) {
             exchange = NULL;
     }
     Py_XDECREF(capsule);
-    PyErr_Clear(); /* a type without it is read the slow way */
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_MemoryError)) PyErr_Clear();
     return exchange;
 }
 
@@ -102,25 +114,40 @@ static core_producer *producer_of(core_producers *producers, PyObject *tensor) {
     core_producer *p = &producers->of[producers->next++ % SP_PRODUCERS];
     Py_CLEAR(p->empty_like);
     Py_CLEAR(p->held);
-    core_array probe;
-    int numpy = sp_array_of_numpy(tensor, &probe);
-    PyErr_Clear(); /* its dtype is judged when it is read */
-    *p = (core_producer){.type = type, .held = Py_NewRef(type), .is_numpy = numpy != 0};
-    if (!p->is_numpy) p->exchange = exchange_of(type);
+    p->type = NULL;
+    bool is_numpy = sp_is_numpy(tensor);
+    const dl_exchange *exchange = is_numpy ? NULL : exchange_of(type);
+    if (PyErr_Occurred()) return NULL;
+    *p = (core_producer){.type = type, .held = Py_NewRef(type), .is_numpy = is_numpy, .exchange = exchange};
     return p;
 }
 
-/* By __dlpack__() without a stream: the producer then orders its data before the legacy default stream, on which the call runs. */
-static bool read_slowly(PyObject *tensor, core_array *a) {
-    PyObject *capsule = PyObject_CallMethod(tensor, "__dlpack__", NULL);
-    if (!capsule) {
-        if (PyErr_ExceptionMatches(PyExc_AttributeError)) {
-            PyErr_Clear();
-            PyErr_Format(PyExc_TypeError, "tensor: a %s is none; give a NumPy array, a torch tensor or anything with __dlpack__",
-                         Py_TYPE(tensor)->tp_name);
-        }
-        return false;
+/* By __dlpack__() without a stream: the producer then orders its data before the legacy default stream, on which the call runs.
+ * A producer that knows versions says whether the tensor is read-only; one that does not is asked in the old way. */
+static PyObject *ask_capsule(PyObject *tensor) {
+    PyObject *method = PyObject_GetAttrString(tensor, "__dlpack__");
+    if (!method) {
+        if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return NULL;
+        PyErr_Clear();
+        PyErr_Format(PyExc_TypeError, "tensor: a %s is none; give a NumPy array, a torch tensor or anything with __dlpack__",
+                     Py_TYPE(tensor)->tp_name);
+        return NULL;
     }
+    PyObject *nothing = PyTuple_New(0), *newest = nothing ? Py_BuildValue("{s(ii)}", "max_version", 1, 0) : NULL;
+    PyObject *capsule = newest ? PyObject_Call(method, nothing, newest) : NULL;
+    if (!capsule && newest && PyErr_ExceptionMatches(PyExc_TypeError)) {
+        PyErr_Clear();
+        capsule = PyObject_CallNoArgs(method);
+    }
+    Py_XDECREF(newest);
+    Py_XDECREF(nothing);
+    Py_DECREF(method);
+    return capsule;
+}
+
+static bool read_slowly(PyObject *tensor, core_array *a) {
+    PyObject *capsule = ask_capsule(tensor);
+    if (!capsule) return false;
     a->capsule = capsule;
     if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
         const dl_managed_versioned *m = PyCapsule_GetPointer(capsule, "dltensor_versioned");
@@ -137,6 +164,7 @@ static bool read_slowly(PyObject *tensor, core_array *a) {
 bool sp_array_read(core_producers *producers, PyObject *tensor, core_array *a) {
     memset(a, 0, sizeof *a);
     const core_producer *p = producer_of(producers, tensor);
+    if (!p) return false;
     if (p->is_numpy) return sp_array_of_numpy(tensor, a) > 0;
     if (p->exchange) {
         dl_tensor t;
@@ -152,10 +180,11 @@ void sp_array_release(core_array *a) { Py_CLEAR(a->capsule); }
 
 PyObject *sp_array_empty_like(core_producers *producers, PyObject *tensor) {
     core_producer *p = producer_of(producers, tensor);
+    if (!p) return NULL;
     if (!p->empty_like) {
-        p->empty_like = function_of(p->type, "empty_like");
+        p->empty_like = empty_like_of(p->type);
+        if (!p->empty_like && PyErr_Occurred()) return NULL;
         if (!p->empty_like) {
-            PyErr_Clear();
             PyErr_Format(PyExc_TypeError, "tensor: the package of a %s has no empty_like, and this path gives back a new tensor",
                          p->type->tp_name);
             return NULL;

@@ -14,6 +14,7 @@ typedef struct core_array {
     int64_t columns, dims;
     int32_t device_type, device_id; /* DL_CPU, DL_CUDA */
     uint8_t dtype;                  /* sp_dtype */
+    uint64_t order;                 /* of dimensions in memory: 0 where contiguous, else a hash of the strides */
     bool contiguous, dense;         /* dense: its elements fill one piece of memory without gaps, in whatever order */
     PyObject *capsule;              /* what keeps a slow DLPack exchange alive, or NULL */
 } core_array;
@@ -40,6 +41,9 @@ void sp_producers_clear(core_producers *producers);
 int sp_producers_traverse(core_producers *producers, visitproc visit, void *arg);
 
 /* core_array.c, which alone knows NumPy's C API: 1 and the array filled in, 0 when the object is no NumPy array, -1 with an error */
+bool sp_is_numpy(PyObject *object);
 int sp_array_of_numpy(PyObject *object, core_array *array);
+/* Strides in elements, NULL for contiguous: fills count, contiguous, dense and order. false with an exception where it has no element. */
+bool sp_array_layout(core_array *array, int64_t dims, const int64_t *shape, const int64_t *strides);
 
 #endif

@@ -3,7 +3,12 @@
 #include "gpu/many.h"
 #include "gpu_module.h"
 
-static sp_comm *comm_of(PyObject *capsule) { return PyCapsule_GetPointer(capsule, SP_COMM_CAPSULE); }
+/* The capsule holds its Coordinator, and the place where that keeps its communicator. */
+static sp_comm *comm_of(PyObject *capsule) {
+    sp_comm **at = PyCapsule_GetPointer(capsule, SP_COMM_CAPSULE);
+    if (at && !*at) PyErr_SetString(PyExc_ValueError, "comm: its Coordinator is closed");
+    return at ? *at : NULL;
+}
 
 static bool check_numbers(unsigned kernel, unsigned dtype) {
     if (kernel <= UINT8_MAX && dtype < SP_DTYPE_COUNT) return true;

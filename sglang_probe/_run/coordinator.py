@@ -54,18 +54,19 @@ class Communicator:
         self._coordinator, self.name = coordinator, name
 
     @property
-    def disabled(self) -> bool:
-        """Whether somebody set it; what its constructor or graph_capture() made of it is in ``Decision.gates``."""
-        return bool(self._coordinator.settings.off & _GATES[self.name])
+    def disabled(self) -> bool | None:
+        """What somebody set it to; None as built, where its constructor and graph_capture() decide (see ``state``)."""
+        s, bit = self._coordinator.settings, _GATES[self.name]
+        return True if s.off & bit else False if s.on & bit else None
 
     @disabled.setter
-    def disabled(self, value: bool) -> None:
-        # `disabled = False` undoes a True; pynccl and mscclpp, which SGLang switches itself, are then on outside graph_capture() too
-        if not isinstance(value, bool):
-            raise InputError(f"{self.name}.disabled", value, "give True or False")
+    def disabled(self, value: bool | None) -> None:
+        # False switches on what SGLang itself switches by graph_capture() (pynccl, mscclpp); of the others it undoes a True
+        if value is not None and not isinstance(value, bool):
+            raise InputError(f"{self.name}.disabled", value, "give True, False, or None for as built")
         s, bit = self._coordinator.settings, _GATES[self.name]
         off = s.off | bit if value else s.off & ~bit
-        on = s.on & ~bit if value or self.name not in ("pynccl", "mscclpp") else s.on | bit
+        on = s.on | bit if value is False else s.on & ~bit
         self._coordinator.apply(replace(s, off=off, on=on))
 
     def state(self, tensor: Any) -> str:
@@ -73,7 +74,8 @@ class Communicator:
         return self._coordinator.decide(tensor).gates[self.name].state
 
     def __repr__(self) -> str:
-        return f"<{self.name} of rank {self._coordinator.rank}: {'disabled' if self.disabled else 'as built'}>"
+        state = {None: "as built", True: "disabled", False: "enabled"}[self.disabled]
+        return f"<{self.name} of rank {self._coordinator.rank}: {state}>"
 
 
 class Custom(Communicator):
@@ -248,7 +250,7 @@ class Coordinator(_core.Coordinator):
             if path in (Path.NONE, Path.RAISES):
                 continue
             why = "" if in_python else self.supports(i, 0, DTYPES["bf16"], 1 << 10)
-            texts[path] = f"not here: {why}" if why else text or "torch, in this process"
+            texts[path] = f"not here: {why}" if why else "Python, in this process" if in_python else text
         return FrozenMap(texts)
 
     def register(self, path: Path, implementation: PythonPath | None) -> None:
@@ -286,9 +288,10 @@ class Coordinator(_core.Coordinator):
                 capture.graph = self.end_graph()
             return
         torch = import_module("torch")
-        capture.torch_graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(capture.torch_graph):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
             yield capture
+        capture.torch_graph = graph
 
     @contextmanager
     def change_state(self, enable: bool) -> Iterator[None]:
@@ -328,6 +331,8 @@ class Capture:
 
     def replay(self, times: int = 1) -> None:
         """Runs what was captured; on GPUs it is enqueued on the current stream."""
+        if isinstance(times, bool) or not isinstance(times, int) or times < 1:
+            raise InputError("times", times, "give a whole number, 1 or more")
         if self._coordinator._capture_depth:
             raise InputError(
                 "replay", "inside graph_capture()", "leave graph_capture() first: peers' addresses are exchanged there"

@@ -330,8 +330,12 @@ def _index(c: Coordinator, path: str) -> int:
     return [str(p) for p in PATHS].index(path)
 
 
+def ran(c: Coordinator, path: str) -> int:
+    """Calls of a path that the device counted so far; what runs on a stream must have ended."""
+    return c.ran(_index(c, path))
+
+
 def _counts(c: Coordinator) -> dict[str, int]:
-    """Calls of each path that the device counted so far; what runs on a stream must have ended."""
     from sglang_probe._route import PATHS
 
     return {str(path): c.ran(i) for i, path in enumerate(PATHS)}

@@ -47,12 +47,11 @@ def faults_of(row: dict[str, Any], name: str) -> list[str]:
     found = [f"{row['wrong']} of {row['checked']} elements are wrong, by up to {row['worst']:g}"] if row["wrong"] else []
     if (row["path"], row["kernel"]) != ranks.expected(name):
         found.append(f"it ran {row['path']} {row['kernel']}")
-    # NCCL counts nothing on the GPU, so its calls are those that were enqueued; torch's are nobody's to count
-    counted = {"custom": row["calls"] + row["warm"]}.get(row["path"])
-    if row["path"].startswith("pynccl"):
-        counted = row["warm"] if row["captured"] else row["calls"]
-    if counted is not None and row["ran"] != counted:
-        found.append(f"{row['ran']} runs were counted, not {counted}")
+    real = row["calls"] + row["warm"]
+    if row["path"].startswith("pynccl") and row["captured"]:
+        real = row["warm"]  # NCCL counts nothing on the GPU: its calls are those that were enqueued outside of a capture
+    if not row["path"].startswith("torch") and row["ran"] != real:  # torch's are nobody's to count
+        found.append(f"{row['ran']} runs were counted, not {real}")
     return found
 
 
@@ -106,8 +105,7 @@ def test_nccl_sums_256_mib_right(name: str, captured: bool, group_of: Groups) ->
 @pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
 @pytest.mark.parametrize(
     ("sglang", "name"),
-    [("0.5.12", name) for name in ranks.V2_KERNELS if name != "two_shot_push"]
-    + [("0.5.23", name) for name in ranks.V2_KERNELS],
+    [("0.5.12", name) for name in ranks.V2_KERNELS if name != "two_shot_push"] + [("0.5.23", name) for name in ranks.V2_KERNELS],
 )
 def test_kernels_are_right_as_older_and_newer_releases_launch_them(
     sglang: str, name: str, captured: bool, group_of: Groups
@@ -307,14 +305,18 @@ def expandable(c: Coordinator, pushing: dict[str, Any], pulling: dict[str, Any])
     graph.replay()
     compare(reduced)
     ranks.configure(c, pulling)
-    with pytest.raises(ProbeUnavailable) as refused, c.graph_capture():
-        c.all_reduce(mine.clone())
-        with c.graph():
-            c.all_reduce(mine)
+    said = "nothing"
+    try:
+        with c.graph_capture():
+            c.all_reduce(mine.clone())
+            with c.graph():
+                c.all_reduce(mine)
+    except ProbeUnavailable as error:
+        said = str(error)
     for options in (pulling, pushing):
         ranks.configure(c, options)
         compare(c.all_reduce(mine))
-    return str(refused.value), wrong
+    return said, wrong
 
 
 def test_captured_inputs_that_cuda_ipc_cannot_share_are_refused_by_the_name_of_their_setting(group_of: Groups) -> None:
