@@ -32,7 +32,6 @@ __all__ = [  # the two exceptions too: they are made by the core, and belong to 
 Origin = Literal["given", "found", "assumed"]
 
 
-
 class InputError(ProbeError, ValueError):
     """Bad input. Names the field, the value and the remedy; the command line ends with status 2."""
 
@@ -41,7 +40,11 @@ class InputError(ProbeError, ValueError):
         self.field, self.value, self.remedy = name, value, remedy
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.field, self.value, self.remedy)  # an exception is pickled by its text alone, which is not what makes it
+        return type(self), (
+            self.field,
+            self.value,
+            self.remedy,
+        )  # an exception is pickled by its text alone, which is not what makes it
 
 
 class Path(str, enum.Enum):

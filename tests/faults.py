@@ -165,7 +165,11 @@ def missing_nccl(scene: Scene) -> None:
 
 def _nccl(scene: Scene, path: Path) -> None:
     """A release that wants pynccl, in place."""
-    scene.group(nccl=path).set(sglang="0.5.9", custom=False, pynccl=True).all_reduce(64 << 10)
+    group = scene.group(nccl=path).set(sglang="0.5.9", custom=False, pynccl=True)
+    try:
+        group.all_reduce(64 << 10)
+    finally:
+        group.set(custom=True, pynccl=False)  # everything but NCCL goes on
 
 
 @contextlib.contextmanager
@@ -299,8 +303,8 @@ FAULTS = (
         usable=True,
     ),
     Fault("wrong_nccl", wrong_nccl, probe.InputError, ("nccl=", "CPU ranks have no NCCL"), devices=HOST),
-    Fault("wrong_nccl", wrong_nccl, probe.ProbeError, ("libnccl", "rank"), limit_s=130, devices=GPU),
-    Fault("missing_nccl", missing_nccl, probe.ProbeError, ("libnccl", "rank"), limit_s=130, devices=GPU),
+    Fault("wrong_nccl", wrong_nccl, probe.ProbeError, ("libnccl", "rank"), limit_s=130, devices=GPU, usable=True),
+    Fault("missing_nccl", missing_nccl, probe.ProbeError, ("libnccl", "rank"), limit_s=130, devices=GPU, usable=True),
     Fault(
         "no_memory_for_buffers",
         lambda s: s.group().run(buffers, 1 << 40),

@@ -199,7 +199,7 @@ def _own_memory(c: Coordinator, package: str) -> None:
                 c.all_reduce(tensor)
                 with c.graph() as graph:
                     reduced = c.all_reduce(tensor)
-            assert c.captured_addresses == 1
+            assert c.captured_addresses == (0 if reduced.kernel.endswith("push") else 1)  # of what is pushed, peers read nothing
             for seed in (7, 8, 9):
                 tensors.write(tensor, run_ranks.stored(run_ranks.numbers(seed, c.rank), "fp32", 2048))
                 graph.replay()

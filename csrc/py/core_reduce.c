@@ -27,7 +27,10 @@ static unsigned slot_of(const core_plan_key *key) {
 /* Custom kernels read a captured input where it lies, but where the release copies it all the same. */
 static bool reads_in_place(const coordinator_object *c, const core_plan *plan) {
     const uint32_t captured = SP_CTX(IN_CAPTURE) | SP_CTX(STREAM);
-    if (plan->decision.path != SP_PATH_CUSTOM || (plan->key.context & captured) != captured || c->facts.memory_saver_graph)
+    bool pushes = plan->kernel == SP_KERNEL_ONE_SHOT_PUSH || plan->kernel == SP_KERNEL_TWO_SHOT_PUSH ||
+                  plan->kernel == SP_KERNEL_LIMIT || plan->kernel == SP_KERNEL_DRY; /* peers read nothing of this rank */
+    if (pushes || plan->decision.path != SP_PATH_CUSTOM || (plan->key.context & captured) != captured ||
+        c->facts.memory_saver_graph)
         return false;
     return plan->backend != SP_BACKEND_V2 || !(plan->key.context & SP_CTX(PIECEWISE) || c->facts.nodes > 1);
 }

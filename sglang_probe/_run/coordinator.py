@@ -132,6 +132,9 @@ class Coordinator(_core.Coordinator):
             raise InputError("group", group.world_size, f"its world_size differs from the {world_size} ranks that join")
         self.settings = Settings(resolve(newest() if sglang is None else sglang), group)
         self._capture_depth = 0
+        self._inside: list[Capture] = []
+        # `with c.graph() as g` in a loop drops the graph before while the stream captures, which CUDA forbids: it lives until the end
+        self._last_capture: Capture | None = None
         super().__init__(seam, board, rank, ordinal, timeout_s, max_bytes, _nccl_path(device, nccl))
         self.apply(self.settings)
         self.custom = Custom(self, "custom")
@@ -271,7 +274,13 @@ class Coordinator(_core.Coordinator):
             yield self
         finally:
             self._capture_depth -= 1
-            self.captured_addresses = self.exit_capture()
+            inside, self._inside = self._inside, []
+            try:
+                self.captured_addresses = self.exit_capture()
+            except Exception as error:
+                for capture in inside:  # peers never heard of their addresses
+                    capture.refused = str(error)
+                raise
 
     captured_addresses = 0
     """Addresses that the last graph_capture() exchanged."""
@@ -279,7 +288,8 @@ class Coordinator(_core.Coordinator):
     @contextmanager
     def graph(self) -> Iterator[Capture]:
         """Within: the stream really captures, calls are recorded and do not run. After: ``replay()`` of what it gave."""
-        capture = Capture(self)
+        capture, before = Capture(self), self._last_capture
+        self._inside.append(capture)
         if self.device == "host":
             self.begin_graph()
             try:
@@ -292,6 +302,8 @@ class Coordinator(_core.Coordinator):
         with torch.cuda.graph(graph):
             yield capture
         capture.torch_graph = graph
+        self._last_capture = capture
+        del before
 
     @contextmanager
     def change_state(self, enable: bool) -> Iterator[None]:
@@ -308,8 +320,10 @@ class Coordinator(_core.Coordinator):
 
         A NumPy array on CPU ranks (bf16 as ml_dtypes.bfloat16, else as its bits), a torch tensor on GPUs.
         """
-        if dtype not in DTYPES:
-            raise InputError("dtype", dtype, f"give one of {', '.join(DTYPES)}")
+        if dtype not in DTYPES or dtype == "fp8":
+            raise InputError("dtype", dtype, f"give one of {', '.join(name for name in DTYPES if name != 'fp8')}")
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count < 2**59:
+            raise InputError("count", count, "give a whole number of elements, from 1 to 2^59 - 1")
         nbytes = count * dict(_core.DTYPES)[dtype]
         buffer = self.buffer(nbytes, window)
         if self.device == "gpu":
@@ -328,11 +342,14 @@ class Capture:
         self._coordinator = coordinator
         self.graph: _core.Graph | None = None
         self.torch_graph: Any = None
+        self.refused = ""
 
     def replay(self, times: int = 1) -> None:
         """Runs what was captured; on GPUs it is enqueued on the current stream."""
         if isinstance(times, bool) or not isinstance(times, int) or times < 1:
             raise InputError("times", times, "give a whole number, 1 or more")
+        if self.refused:
+            raise InputError("replay", "a refused capture", f"its addresses were not exchanged ({self.refused}); capture anew")
         if self._coordinator._capture_depth:
             raise InputError(
                 "replay", "inside graph_capture()", "leave graph_capture() first: peers' addresses are exchanged there"

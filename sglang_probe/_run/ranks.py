@@ -26,6 +26,8 @@ _TOGETHER_S = 1.0
 """From the first rank's exception until the others are told of it: where all of them raise, none is interrupted."""
 _COLLECT_S = 2.0
 """From then until an answer is not waited for any more."""
+_ENDING_S = 5.0
+"""A process that has closed its connection is ending, which takes a driver's time on GPUs: its exit status is waited for."""
 _CLOSE_S = 10.0
 _MARGIN_S = 1.0
 """A rank's own limit comes first: it knows more about what it waits for."""
@@ -150,7 +152,7 @@ class Ranks:
                             limit = min(limit, time.monotonic() + (_COLLECT_S if told else _TOGETHER_S))
             for rank in ended:
                 if waiting.pop(rank.rank, None):
-                    failure.died(rank, rank.cause(1.0) or "closed its connection", self._stands())
+                    failure.died(rank, rank.cause(_ENDING_S) or "closed its connection", self._stands())
                     self._tell(failure)
                     limit, told = min(limit, time.monotonic() + _COLLECT_S), True
             if waiting and time.monotonic() >= limit:

@@ -4,8 +4,8 @@
     python tests/gpu/sanitize.py --control    a kernel that reads freed memory: does the sanitizer see such a thing through IPC at all?
     python tests/gpu/sanitize.py --plain      the same calls without the sanitizer, to try this script
 
-Prints `memcheck: N launches, 0 errors` for each rank; N was counted by its GPU. torch does little more than copy here, and NCCL is left out,
-so that what is checked is ours. Invariant: it ends within --limit seconds; no launches, wrong sums or a missing summary fail.
+Prints `memcheck: N launches, 0 errors` for each rank; N was counted by its GPU. torch does little more than copy here, and NCCL is left
+out, so that what is checked is ours. Invariant: it ends within --limit seconds; no launches, wrong sums or a missing summary fail.
 """
 
 from __future__ import annotations
