@@ -40,11 +40,8 @@ class InputError(ProbeError, ValueError):
         self.field, self.value, self.remedy = name, value, remedy
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (
-            self.field,
-            self.value,
-            self.remedy,
-        )  # an exception is pickled by its text alone, which is not what makes it
+        # an exception is pickled by its text alone, which is not what makes this one
+        return type(self), (self.field, self.value, self.remedy)
 
 
 class Path(str, enum.Enum):

@@ -117,7 +117,9 @@ def _symbols(root: Path, tmp_path: Path, source: Path) -> list[tuple[str, str]]:
     output = tmp_path / (source.stem + ".o")
     # -fPIC would move constants with relocations into .data.rel.ro, which nm calls d as well.
     subprocess.run(
-        [compiler, "-std=c11", "-D_GNU_SOURCE=1", "-O1", "-fno-pic", "-Icsrc", "-c", str(source), "-o", str(output)], check=True, cwd=root
+        [compiler, "-std=c11", "-D_GNU_SOURCE=1", "-O1", "-fno-pic", "-Icsrc", "-c", str(source), "-o", str(output)],
+        check=True,
+        cwd=root,
     )
     lines = subprocess.run(["nm", "-P", str(output)], check=True, capture_output=True, text=True).stdout.splitlines()
     return [(line.split()[0], line.split()[1]) for line in lines]

@@ -60,6 +60,17 @@ static const plan *find_plan(const sp_custom *c, const sp_work *work) {
     return kernel < RUNG_COUNT ? &rungs[kernel] : NULL;
 }
 
+/* V2 before v0.5.16 had other kernels of the same names. */
+static int body_of(const sp_custom *c, const plan *plan) {
+    if (c->tuning.style != SP_CUSTOM_V0510) return plan->body;
+    switch (plan->body) {
+    case SP_BODY_PUSH: return SP_BODY_PUSH_FIRST;
+    case SP_BODY_PULL: return SP_BODY_PULL_FIRST;
+    case SP_BODY_PULL_TWO: return SP_BODY_PULL_TWO_FIRST;
+    default: return plan->body;
+    }
+}
+
 static uint64_t ceiling(const sp_custom *c, const plan *plan) {
     return plan->family == V1 ? c->v1_bytes : plan->family == FLAG ? c->flag_bytes : c->v2_bytes;
 }
@@ -71,7 +82,7 @@ static sp_status refuse(const sp_custom *c, const sp_work *work, const plan *pla
         return sp_fail(SP_UNAVAILABLE,
                        "custom two_shot_multicast: routed but not run here: NVLink multicast is not used by this build");
     if (!plan) return sp_fail(SP_UNAVAILABLE, "custom: kernel %u is none of its own", work->kernel);
-    if (!sp_kernel_has(plan->body, work->dtype, c->world.size)) {
+    if (!sp_kernel_has(body_of(c, plan), work->dtype, c->world.size)) {
         if (work->dtype > SP_DTYPE_FP32)
             return sp_fail(SP_UNAVAILABLE, "custom %s: dtype %u: only bf16, fp16 and fp32 are summed", plan->name, work->dtype);
         return sp_fail(SP_UNAVAILABLE, "custom %s: no kernel for %d ranks (v1: 2, 4, 6 or 8)", plan->name, c->world.size);
@@ -156,7 +167,7 @@ sp_status sp_custom_shape(sp_custom *c, const sp_work *work, uint32_t *blocks, u
     if (!plan) return sp_fail(SP_INVALID, "custom dry launches no kernel");
     const sp_kernel_shape shape = shape_of(c, plan, work->nbytes);
     int each = 0;
-    SP_TRY(sp_custom_cuda(c, sp_kernel_occupancy(plan->body, work->dtype, c->world.size, (int)shape.threads, &each),
+    SP_TRY(sp_custom_cuda(c, sp_kernel_occupancy(body_of(c, plan), work->dtype, c->world.size, (int)shape.threads, &each),
                           "cudaOccupancyMaxActiveBlocksPerMultiprocessor"));
     *blocks = shape.blocks;
     *threads = shape.threads;
@@ -215,7 +226,7 @@ static sp_status launch(sp_custom *c, const plan *plan, const sp_work *work) {
     if (noted) SP_TRY(sp_custom_note(c, work->in, &args.inputs));
     if (staged) SP_TRY(copy(c, plan, staging, work->in, work, &by_kernel));
     shape.overlap &= by_kernel;
-    const int error = sp_kernel_launch(plan->body, work->dtype, c->world.size, &args, &shape, work->stream);
+    const int error = sp_kernel_launch(body_of(c, plan), work->dtype, c->world.size, &args, &shape, work->stream);
     if (error)
         return sp_fail(SP_CUDA, "rank %d: launching custom %s, %u blocks of %u: %s", c->world.rank, plan->name, shape.blocks,
                        shape.threads, sp_kernel_error(error));

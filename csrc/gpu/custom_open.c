@@ -98,6 +98,7 @@ static sp_status clear(sp_custom *c, uint64_t bytes) {
         row[r] = (uint8_t *)c->region.peer[r] + c->staging_at;
         c->args.signals[r] = c->region.peer[r];
     }
+    c->args.mine = c->args.signals[c->world.rank];
     c->args.inputs = c->inputs;
     c->args.rank = (uint32_t)c->world.rank;
     uint8_t *staging = (uint8_t *)c->region.mine + c->staging_at;

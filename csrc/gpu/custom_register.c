@@ -117,10 +117,14 @@ sp_status sp_custom_registered(sp_custom *c, uint64_t *addresses, sp_deadline de
         if (counts[r] != counts[0])
             return sp_fail(SP_MISMATCH, "custom all-reduce: rank 0 captured %llu registered inputs, rank %d %llu",
                            (unsigned long long)counts[0], r, (unsigned long long)counts[r]);
-    while (c->done < c->noted) {
+    sp_status status = SP_OK;
+    while (c->done < c->noted && !status) {
         const uint64_t left = c->noted - c->done;
-        SP_TRY(register_chunk(c, left < CHUNK ? left : CHUNK, deadline));
+        status = register_chunk(c, left < CHUNK ? left : CHUNK, deadline);
     }
+    if (status)
+        c->done = c->noted; /* refused alike on all ranks: their graphs are not replayed, and the next capture begins anew */
+    SP_TRY(status);
     *addresses = count;
     return SP_OK;
 }

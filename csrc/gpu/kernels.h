@@ -15,18 +15,21 @@ enum { SP_KERNEL_RANKS = 8, SP_KERNEL_BLOCKS = 256, SP_KERNEL_VECTOR = 16, SP_KE
 
 /* What can be launched. The first five are the ladder, slowest first; V1, V2: which class of SGLang launches such a kernel. */
 typedef enum sp_kernel_body {
-    SP_BODY_PLAIN,     /* rung 1: every rank reads every peer; release and acquire at both ends */
-    SP_BODY_ONE_SHOT,  /* rung 2, V1 */
-    SP_BODY_PUSH,      /* rung 3, V2 */
-    SP_BODY_MARK,      /* rung 4, limit for larger sizes */
-    SP_BODY_FLAG,      /* rung 5, limit for small sizes */
-    SP_BODY_TWO_SHOT,  /* V1 */
-    SP_BODY_PULL,      /* V2 */
-    SP_BODY_PULL_TWO,  /* V2 */
-    SP_BODY_PUSH_TWO,  /* V2 */
-    SP_BODY_COPY,      /* V2: into the staging buffer and back */
-    SP_BODY_EMPTY,     /* the floor: nothing */
-    SP_BODY_PING_PONG, /* the floor: ranks 0 and 1, `count` round trips */
+    SP_BODY_PLAIN,          /* rung 1: every rank reads every peer; release and acquire at both ends */
+    SP_BODY_ONE_SHOT,       /* rung 2, V1 */
+    SP_BODY_PUSH,           /* rung 3, V2 */
+    SP_BODY_MARK,           /* rung 4, limit for larger sizes */
+    SP_BODY_FLAG,           /* rung 5, limit for small sizes */
+    SP_BODY_TWO_SHOT,       /* V1 */
+    SP_BODY_PULL,           /* V2 */
+    SP_BODY_PULL_TWO,       /* V2 */
+    SP_BODY_PUSH_TWO,       /* V2 */
+    SP_BODY_PUSH_FIRST,     /* V2 of releases before v0.5.16 */
+    SP_BODY_PULL_FIRST,     /* the same */
+    SP_BODY_PULL_TWO_FIRST, /* the same */
+    SP_BODY_COPY,           /* V2: into the staging buffer and back */
+    SP_BODY_EMPTY,          /* the floor: nothing */
+    SP_BODY_PING_PONG,      /* the floor: ranks 0 and 1, `count` round trips */
     SP_BODY_COUNT
 } sp_kernel_body;
 
@@ -85,21 +88,24 @@ typedef struct sp_kernel_host {
 #define SP_REPORT_BLOCK(report)   ((int)((report) >> 16 & 0xffff))
 #define SP_REPORT_KERNEL(report)  ((int)((report)&0xffff))
 
-/* Everything a kernel is given, by value. Addresses are this process's. */
+/* Everything a kernel is given, by value. Addresses are this process's. A launch finds none of it in its constant cache and fetches it by
+ * 64 bytes, where it waits or has something else on its way: hence the order. The first 48 bytes come with what every launch reads. */
 typedef struct sp_kernel_args {
-    sp_kernel_signals *signals[SP_KERNEL_RANKS]; /* by rank */
-    uint8_t *area[SP_KERNEL_RANKS];              /* by rank: scratch (two-shot), slots (push, mark) or cells (flag) */
-    void *const *inputs; /* in device memory: where each rank's input lies. Filled after a capture, before its first replay */
+    sp_kernel_signals *mine; /* signals[rank] */
     const void *in;
     void *out;
-    sp_kernel_host *host;   /* the GPU's address of it */
-    uint64_t limit_ns;      /* patience of one wait */
-    uint32_t count;         /* 16-byte vectors; flag: 8-byte cells; ping_pong: round trips */
-    uint32_t first, length; /* pull_two: vectors that this rank reduces */
-    uint32_t slot_bytes;    /* bytes between two slots of an area */
+    void *const *inputs; /* in device memory: where each rank's input lies. Filled after a capture, before its first replay */
+    uint32_t count;      /* 16-byte vectors; flag: 8-byte cells; ping_pong: round trips */
+    uint32_t slot_bytes; /* bytes between two slots of an area */
+    uint32_t kernel;     /* for reports */
+    uint32_t length;     /* pull_two: vectors that this rank reduces, from `first` */
     uint32_t rank;
-    uint32_t kernel; /* for reports */
-    uint32_t spread; /* push: warps are dealt to blocks in turn (releases from v0.5.21), not in runs */
+    uint32_t spread; /* push: warps are dealt to blocks in turn (releases from v0.5.21), not in runs. Brings area[0] */
+    uint8_t *area[SP_KERNEL_RANKS];              /* by rank: scratch (two-shot), slots (push, mark) or cells (flag) */
+    sp_kernel_signals *signals[SP_KERNEL_RANKS]; /* by rank */
+    sp_kernel_host *host;                        /* the GPU's address of it */
+    uint64_t limit_ns;                           /* patience of one wait */
+    uint32_t first;
 } sp_kernel_args;
 
 typedef struct sp_kernel_shape {

@@ -78,6 +78,8 @@ DEVICE void await_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "mem
 DEVICE void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 #endif
 
+DEVICE void prefetch(const void *at) { asm volatile("prefetchu.L1 [%0];" ::"l"(at) : "memory"); }
+
 DEVICE uint32_t this_thread() { return blockIdx.x * blockDim.x + threadIdx.x; }
 DEVICE uint32_t all_threads() { return gridDim.x * blockDim.x; }
 
@@ -109,12 +111,14 @@ template <> struct Lanes<float> {
 DEVICE float plus(float a, float b) { return a + b; }
 DEVICE float2 plus(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
 
-/* V: uint4, or uint2 for cells. In rank order, so that ranks agree bit for bit. */
-template <class T, int N, class V> DEVICE V sum(const V (&x)[N]) {
+/* V: uint4, or uint2 for cells. In rank order, so that ranks agree bit for bit. ZERO: begin at zero, as V2's first releases do, so that
+ * a sum of minus zeros is plus zero. */
+template <class T, int N, bool ZERO = false, class V> DEVICE V sum(const V (&x)[N]) {
     V result;
 #pragma unroll
     for (int i = 0; i < (int)(sizeof(V) / 4); i++) {
         auto total = Lanes<T>::wide(((const uint32_t *)&x[0])[i]);
+        if (ZERO) total = plus(Lanes<T>::wide(0), total);
 #pragma unroll
         for (int r = 1; r < N; r++) total = plus(total, Lanes<T>::wide(((const uint32_t *)&x[r])[i]));
         ((uint32_t *)&result)[i] = Lanes<T>::narrow(total);
@@ -126,26 +130,27 @@ template <class T, int N, class V> DEVICE V sum(const V (&x)[N]) {
 
 enum { LOOKS = 1024 };
 
-/* The slow side of a wait, once in LOOKS looks. Whoever gives up first tells the host, and later launches. */
-DEVICE bool given_up(const sp_kernel_args &a, uint32_t &since, uint32_t phase, uint32_t peer) {
+/* The slow side of a wait, once in LOOKS looks: when the wait began, or 0 when it is given up. Whoever gives up first tells the host, and
+ * later launches. A call, not inlined: the instructions between a wait and what follows it would be fetched at every launch. */
+static __device__ __noinline__ uint32_t go_on(sp_kernel_signals *mine, sp_kernel_host *host, uint64_t limit_ns, uint32_t kernel,
+                                              uint32_t since, uint32_t phase, uint32_t peer) {
     uint64_t ns;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns)::"memory");
     const uint32_t now = ns >> 10 | 1; /* in one register: this is alive in loops that have none to spare */
     if (!since) since = now;
-    sp_kernel_signals *mine = a.signals[a.rank];
-    const bool aborted = a.host->abort;
-    if (!aborted && now - since < a.limit_ns >> 10 && !load_flag(&mine->barrier[blockIdx.x].broken)) return false;
-    const unsigned long long report = SP_REPORT(aborted, phase, peer, blockIdx.x, a.kernel);
+    const bool aborted = host->abort;
+    if (!aborted && now - since < limit_ns >> 10 && !load_flag(&mine->barrier[blockIdx.x].broken)) return since;
+    const unsigned long long report = SP_REPORT(aborted, phase, peer, blockIdx.x, kernel);
     if (atomicCAS(&mine->report, 0ULL, report) == 0) {
 #pragma unroll 1
         for (int b = 0; b < SP_KERNEL_BLOCKS; b++) {
             store_flag(&mine->barrier[b].broken, 1);
             store_flag(&mine->push[b].broken, 1);
         }
-        a.host->report = report;
+        host->report = report;
         __threadfence_system();
     }
-    return true;
+    return 0;
 }
 
 /* look() until it is true; who() says which peer is missing, if it comes to that. */
@@ -154,23 +159,41 @@ template <class Look, class Who> DEVICE bool await(const sp_kernel_args &a, uint
     for (;;) {
 #pragma unroll 1
         for (int n = 0; n < LOOKS; n++)
-            if (look()) return true;
-        if (given_up(a, since, phase, who())) return false;
+            if (__builtin_expect(look(), 1)) return true;
+        since = go_on(a.mine, a.host, a.limit_ns, a.kernel, since, phase, who());
+        if (!since) return false;
     }
 }
 
-/* Block b of every rank meets block b of every other, twice a launch, each time over words of its own: thread r posts to rank r and
- * waits for rank r. The words count launches. ADD: the post is an addition, which does not wait for the load of the count (V2); else it
- * is the count itself (v1); both leave the same number behind.
+/* Block b of every rank meets block b of every other, twice a launch, each time over words of its own: the thread of rank r posts to
+ * rank r and waits for rank r. The words count launches. A post is the count itself, or an addition, which does not wait for the load of
+ * the count (V2); both leave the same number behind.
  * A rank that gave up, on a peer or in an earlier launch, never posts second. So a peer may begin a launch with it, but never ends one:
- * it reports too, and takes nothing wrong for a result. */
-template <int N, bool ADD> struct Barrier {
+ * it reports too, and takes nothing wrong for a result.
+ * What costs time and is there because SGLang's kernels have it: AS_V1 finds the ranks' signals on its stack, and loads again before it
+ * posts second (theirs the count; ours whether the rank gave up meanwhile, in another block); AS_FIRST has a warp for each rank, and a
+ * fence in each. */
+enum barrier_kind { AS_PLAIN, AS_V1, AS_FIRST, AS_V2 };
+
+typedef sp_kernel_signals *signals_on_stack[SP_KERNEL_RANKS];
+DEVICE sp_kernel_signals *const *put_on_stack(const sp_kernel_args &a, signals_on_stack &stack) {
+#pragma unroll
+    for (int r = 0; r < SP_KERNEL_RANKS; r++) stack[r] = a.signals[r];
+    asm volatile("" ::"l"(stack) : "memory"); /* read here, for all that the compiler knows: so it is written */
+    return stack;
+}
+
+template <int N, barrier_kind KIND> struct Barrier {
+    static constexpr bool ADD = KIND == AS_FIRST || KIND == AS_V2;
     const sp_kernel_args &a;
+    sp_kernel_signals *const *signals; /* a.signals, or the stack's */
+    uint32_t peer;
     sp_kernel_line line;
     bool ok;
 
-    __device__ __forceinline__ Barrier(const sp_kernel_args &args) : a(args), ok(true) {
-        if (threadIdx.x < N) line = load_line(&a.signals[a.rank]->barrier[blockIdx.x]);
+    __device__ __forceinline__ Barrier(const sp_kernel_args &args, sp_kernel_signals *const *all)
+        : a(args), signals(all), ok(true) {
+        peer = KIND != AS_FIRST ? threadIdx.x : threadIdx.x % 32 ? N : threadIdx.x / 32;
     }
 
     /* FENCED: what the peer's block wrote before the __syncthreads before its post is there after the __syncthreads after this. */
@@ -179,20 +202,22 @@ template <int N, bool ADD> struct Barrier {
 
   private:
     template <bool FENCED, int WHICH> __device__ __forceinline__ void meet(uint32_t phase) {
-        if (threadIdx.x >= N) return;
-        uint32_t *theirs = &a.signals[threadIdx.x]->arrived[WHICH][blockIdx.x][a.rank];
-        const uint32_t *mine = &a.signals[a.rank]->arrived[WHICH][blockIdx.x][threadIdx.x];
+        if (peer >= N) return;
+        uint32_t *theirs = &signals[peer]->arrived[WHICH][blockIdx.x][a.rank];
+        const uint32_t *mine = &a.mine->arrived[WHICH][blockIdx.x][peer];
+        if (WHICH == 0) line = load_line(&a.mine->barrier[blockIdx.x]);
         if (ADD && WHICH == 0) FENCED ? add_release(theirs) : add_flag(theirs);
         if (WHICH == 0) ok = !line.broken;
+        if (KIND == AS_V1 && WHICH == 1) ok = ok && !load_flag(&a.mine->barrier[blockIdx.x].broken);
         if (!ok) return;
         const uint32_t goal = line.epoch + 1;
         if (ADD && WHICH == 1) FENCED ? add_release(theirs) : add_flag(theirs);
         if (!ADD) FENCED ? store_release(theirs, goal) : store_flag(theirs, goal);
         /* Before the wait: a store after it would be one more way to L2 at the end of the kernel. */
-        if (WHICH == 1 && threadIdx.x == 0) a.signals[a.rank]->barrier[blockIdx.x].epoch = goal;
+        if (WHICH == 1 && peer == 0) a.mine->barrier[blockIdx.x].epoch = goal;
         ok = await(
             a, phase, [&] { return (int32_t)((FENCED ? load_acquire(mine) : load_flag(mine)) - goal) >= 0; },
-            [] { return threadIdx.x; });
+            [&] { return peer; });
     }
 };
 

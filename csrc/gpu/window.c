@@ -28,8 +28,11 @@ static sp_status allocate(sp_comm *comm, size_t bytes, void **data) {
     SP_TRY(can(&comm->nccl));
     if (!bytes) return sp_fail(SP_INVALID, "a window of 0 bytes");
     SP_TRY(sp_device_enter(comm->world.ordinal, &before));
-    ncclResult_t result = comm->nccl.api->ncclMemAlloc(data, bytes);
+    size_t left = 0, all = 0;
+    bool room = cudaMemGetInfo(&left, &all) != cudaSuccess || bytes <= left; /* NCCL calls it a CUDA error like any other */
+    ncclResult_t result = room ? comm->nccl.api->ncclMemAlloc(data, bytes) : ncclSuccess;
     sp_device_leave(comm->world.ordinal, before);
+    if (!room) return sp_fail(SP_NOMEM, "a window of %zu bytes: %zu of the GPU's %zu bytes are free", bytes, left, all);
     return result ? sp_fail(SP_NCCL, "ncclMemAlloc of %zu bytes: %s", bytes, comm->nccl.api->ncclGetErrorString(result)) : SP_OK;
 }
 
