@@ -36,14 +36,15 @@ template <class T, int N, barrier_kind KIND, bool FENCED> DEVICE void pull_one(c
     barrier.template second<FENCED>(SP_PHASE_END);
 }
 
-/* Figures of the ladder: one call, us, at 1 KiB, 16 KiB, 256 KiB and 1 MiB of bf16; two H200 (NV18), driver 580.159.04, captured. */
+/* Figures of the ladder: one call, us, at 1 KiB, 16 KiB, 256 KiB and 1 MiB of bf16; measured on two H200 (NV18), driver 580.159.04,
+ * captured, 20 calls a graph back to back. */
 
-/* Rung 1, 4.80 4.92 6.25 9.45. The memory model's own words: what a peer wrote before it posted is there after the wait, at both ends. */
+/* Rung 1, 4.64 4.79 6.21 9.44. The memory model's own words: what a peer wrote before it posted is there after the wait, at both ends. */
 template <class T, int N> __global__ void __launch_bounds__(512, 1) plain(const __grid_constant__ sp_kernel_args a) {
     pull_one<T, N, AS_PLAIN, true>(a);
 }
 
-/* Rung 2, v1, 3.46 3.64 4.27 7.45. No fence. Start: an input was complete before its kernel began, and nobody has read a line of it into L1
+/* Rung 2, v1, 3.81 3.99 4.63 7.86. No fence. Start: an input was complete before its kernel began, and nobody has read a line of it into L1
  * before the wait. End: it says that this rank has read its peers' inputs, so that they may be written again; a thread has stored its sums
  * before it comes to __syncthreads, so what they are made of had arrived. Results go to memory that no peer reads. */
 template <class T, int N> __global__ void __launch_bounds__(512, 1) one_shot(const __grid_constant__ sp_kernel_args a) {

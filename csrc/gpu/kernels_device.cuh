@@ -170,9 +170,8 @@ template <class Look, class Who> DEVICE bool await(const sp_kernel_args &a, uint
  * the count (V2); both leave the same number behind.
  * A rank that gave up, on a peer or in an earlier launch, never posts second. So a peer may begin a launch with it, but never ends one:
  * it reports too, and takes nothing wrong for a result.
- * What costs time and is there because SGLang's kernels have it: AS_V1 finds the ranks' signals on its stack, and loads again before it
- * posts second (theirs the count; ours whether the rank gave up meanwhile, in another block); AS_FIRST has a warp for each rank, and a
- * fence in each. */
+ * What costs time and is there because SGLang's kernels have it: AS_V1 finds the ranks' signals on its stack; AS_FIRST has a warp for
+ * each rank, and a fence in each. */
 enum barrier_kind { AS_PLAIN, AS_V1, AS_FIRST, AS_V2 };
 
 typedef sp_kernel_signals *signals_on_stack[SP_KERNEL_RANKS];
@@ -208,7 +207,6 @@ template <int N, barrier_kind KIND> struct Barrier {
         if (WHICH == 0) line = load_line(&a.mine->barrier[blockIdx.x]);
         if (ADD && WHICH == 0) FENCED ? add_release(theirs) : add_flag(theirs);
         if (WHICH == 0) ok = !line.broken;
-        if (KIND == AS_V1 && WHICH == 1) ok = ok && !load_flag(&a.mine->barrier[blockIdx.x].broken);
         if (!ok) return;
         const uint32_t goal = line.epoch + 1;
         if (ADD && WHICH == 1) FENCED ? add_release(theirs) : add_flag(theirs);

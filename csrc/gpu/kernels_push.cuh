@@ -112,7 +112,7 @@ template <class T, int N, push_kind KIND> DEVICE void push_one(const sp_kernel_a
     count_push(a, line);
 }
 
-/* Rung 3, V2's one-shot push, 2.02 2.20 2.94 5.13: no barrier at all. One way over the link, instead of a flag, a read there and back, and
+/* Rung 3, V2's one-shot push, 1.77 2.01 2.80 5.01: no barrier at all. One way over the link, instead of a flag, a read there and back, and
  * a flag. */
 template <class T, int N> __global__ void __launch_bounds__(1024, 1) push(const __grid_constant__ sp_kernel_args a) {
     push_one<T, N, PUSH_V2>(a);
@@ -121,7 +121,7 @@ template <class T, int N> __global__ void __launch_bounds__(1024, 1) push_first(
     push_one<T, N, PUSH_FIRST>(a);
 }
 
-/* Rung 4, 1.76 2.02 2.75 4.94. Nothing goes from a rank to itself, the input is loaded beside the count, and there are no more blocks than
+/* Rung 4, 1.59 1.92 2.66 4.88. Nothing goes from a rank to itself, the input is loaded beside the count, and there are no more blocks than
  * there is work for. */
 template <class T, int N> __global__ void __launch_bounds__(1024, 1) mark(const __grid_constant__ sp_kernel_args a) {
     push_one<T, N, PUSH_MARK>(a);
@@ -129,7 +129,7 @@ template <class T, int N> __global__ void __launch_bounds__(1024, 1) mark(const 
 
 DEVICE bool fresh(ulonglong2 cell, uint32_t number) { return cell.x >> 32 == number && cell.y >> 32 == number; }
 
-/* Rung 5, 1.69 1.98 3.39, no larger. Each 32 bits of data travel with the launch's number beside them, in one 64-bit word that arrives
+/* Rung 5, 1.53 1.92 3.29, no larger. Each 32 bits of data travel with the launch's number beside them, in one 64-bit word that arrives
  * whole. Nothing to clear and no value to avoid, for twice the bytes. A cell would be misread only when it was last written exactly 2^32
  * launches ago. */
 template <class T, int N> __global__ void __launch_bounds__(1024, 1) flag(const __grid_constant__ sp_kernel_args a) {

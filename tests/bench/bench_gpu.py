@@ -22,12 +22,10 @@ import cloudpickle
 import sglang_probe as probe
 from sglang_probe import gpu
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
-import floor  # noqa: E402 # these two lie beside the GPU tests, which use them too
-import ranks  # noqa: E402
-
-for module in (floor, ranks):
-    cloudpickle.register_pickle_by_value(module)  # the rank processes do not have that folder on their path
+if gpu.available():  # these two lie beside the GPU tests, which use them too, and need torch
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
+    import floor
+    import ranks
 
 KIB, MIB = 1 << 10, 1 << 20
 NCCL_SIZES = [16, 64, 1 * KIB, 16 * KIB, 256 * KIB, 1 * MIB, 16 * MIB, 256 * MIB]
@@ -206,14 +204,19 @@ PARTS = ("correct", "speed", "floor", "host", "stress", "backtoback")
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=list(PARTS))
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--world-size", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="few sizes, one dtype, few launches")
     parser.add_argument("--out")
     given = parser.parse_args()
+    for part in given.parts:
+        if part not in PARTS:
+            parser.error(f"no part {part!r}; there are {', '.join(PARTS)}")
     if not gpu.available():
         print(f"no GPU: {gpu.available()}", file=sys.stderr)
         return 2
+    for module in (floor, ranks):
+        cloudpickle.register_pickle_by_value(module)  # the rank processes do not have that folder on their path
     bench = Bench(given.world_size, 16 * MIB, given.quick)
     start = time.monotonic()
     for part in given.parts or PARTS:

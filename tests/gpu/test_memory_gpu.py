@@ -205,27 +205,6 @@ def test_more_memory_than_there_is_is_a_memory_error_with_its_numbers_and_the_ne
         assert f"cudaMalloc of {TIB} bytes on GPU {rank}" in said and "are free" in said and wrong == 0, said
 
 
-def no_room(c: Coordinator) -> tuple[str, bool, int]:
-    """A call whose new tensor finds no memory: (what it says, whether a peer heard of it, wrong elements of the next call)."""
-    mine, total = ranks.exact_input(c, 512 * MIB, "bf16", 1)  # more than what any freed block of the allocator holds
-    torch.cuda.empty_cache()
-    limit = torch.cuda.memory_reserved() + 8 * MIB
-    with ranks.as_before(c):
-        ranks.configure(c, ranks.options_of("pynccl_out_of_place"))
-        before = c.seq
-        torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.mem_get_info()[1])
-        try:
-            said = error_of(torch.cuda.OutOfMemoryError, lambda: c.all_reduce(mine))
-        finally:
-            torch.cuda.set_per_process_memory_fraction(1.0)
-        return said, c.seq != before, wrong_in(c.all_reduce(mine), total)
-
-
-def test_a_call_without_memory_for_its_result_raises_torchs_error_and_no_peer_waits(group_of: Groups) -> None:
-    for said, posted, wrong in group_of(2).run(no_room, timeout_s=RUN_S):
-        assert "memory" in said and not posted and wrong == 0, said
-
-
 # -------------------------------------------------------------------------------------------------------- ends: a group of its own each
 
 
