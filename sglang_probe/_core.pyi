@@ -6,7 +6,7 @@ from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Buffer as _Bytes  # known to type checkers; nothing is installed for it
 
 from ._decision import Decision
-from ._run.coordinator import Settings
+from ._run.switches import Settings
 from ._types import Path
 
 PATHS: Final[tuple[tuple[str, str], ...]]

@@ -54,6 +54,10 @@ CONTEXTS: Mapping[str, tuple[str, ...]] = FrozenMap(
 
 def context_bits(context: str | Iterable[str]) -> int:
     """Bits of a preset, or of single names (``"in_graph_capture+piecewise"``, or a list of them)."""
+    if not isinstance(context, str) and not (isinstance(context, Iterable) and all(isinstance(name, str) for name in context)):
+        raise InputError(
+            "context", context, f"give one of {', '.join(CONTEXTS)}, or bits of {', '.join(_CONTEXT_BIT)} joined by +"
+        )
     if isinstance(context, str) and context in CONTEXTS:
         names: Iterable[str] = CONTEXTS[context]
     else:

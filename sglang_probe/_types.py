@@ -44,6 +44,9 @@ class InputError(ProbeError, ValueError):
         return type(self), (self.field, self.value, self.remedy)
 
 
+InputError.__module__ = "sglang_probe"  # where people find it, as the two that the core makes
+
+
 class Path(str, enum.Enum):
     """What executes an all-reduce. A string: ``Path.CUSTOM == "custom"``."""
 

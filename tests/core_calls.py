@@ -71,14 +71,6 @@ def _alone() -> Alone:
     return c
 
 
-def _with_board(use: Callable[[_core.Board], object]) -> None:
-    descriptor = _core.board_create(1, _ARENA)
-    try:
-        use(_core.Board(descriptor))
-    finally:
-        os.close(descriptor)
-
-
 def _closed() -> None:
     _alone().close()
 
@@ -130,6 +122,7 @@ COORDINATOR.begin_graph()
 GRAPH = COORDINATOR.end_graph()
 BUFFER = COORDINATOR.buffer(64)
 BOARD_FD = _core.board_create(1, _ARENA)
+GONE = _core.Board(_core.board_create(1, _ARENA))  # nobody else's: its rank has failed from the first call on
 BOARD = _core.Board(BOARD_FD)
 _OF_REDUCED = ("tensor", "path", "rule", "kernel", "reduces", "returns_new", "host_us", "device_us", "seq", "decision")
 
@@ -169,7 +162,7 @@ GOOD: dict[str, Thunk] = {
     "ProbeUnavailable": lambda: str(_core.ProbeUnavailable("text")),
     "board_create": lambda: os.close(_core.board_create(2, _ARENA)),
     "Board": lambda: _core.Board(BOARD_FD),
-    "Board.fail": lambda: _with_board(lambda board: board.fail(0, "gone")),
+    "Board.fail": lambda: GONE.fail(0, "gone"),
     "Board.check": lambda: BOARD.check(),
     "Board.describe": lambda: BOARD.describe(),
     **_attributes("Board", BOARD, ("size",)),

@@ -9,7 +9,9 @@ stands in the test, or is the router's answer and NumPy's sum.
 from __future__ import annotations
 
 import os
+import sys
 import threading
+import types
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -138,6 +140,9 @@ class _Said:
         self.calls.append((tensor, out, timeout_s))
         self.tensors.write(out, run_ranks.stored(np.ones(1), "bf16", 2048))
 
+    def finish(self, timeout_s: float) -> None:
+        self.finished = timeout_s
+
 
 def _python_path(c: Coordinator, package: str) -> None:
     mine, said = run_ranks.Rank(c, package), _Said(c, package)
@@ -187,6 +192,42 @@ def _raising_path(c: Coordinator, package: str) -> None:
 def test_a_path_in_python_that_raises_on_one_rank_leaves_no_other_waiting(device: str, package: str) -> None:
     with LocalGroup(2, device=device, timeout_s=20) as group:
         group.run(_raising_path, package)
+
+
+class _Roomless:
+    """A tensor of a package whose `empty_like` finds no memory."""
+
+    __module__ = "roomless"
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+
+def _no_room(c: Coordinator) -> bool:
+    def empty_like(like: object) -> None:
+        raise MemoryError("no room for the result")
+
+    package = types.ModuleType("roomless")
+    package.empty_like = empty_like  # type: ignore[attr-defined] # that is what a module is for
+    sys.modules["roomless"] = package
+    with run_ranks.as_before(c):
+        c.sglang, before = OLD, c.seq
+        with pytest.raises(MemoryError, match="no room for the result"):
+            c.all_reduce(_Roomless(np.ones(8, np.float32)))
+        x = np.ones(8, np.float32)
+        return c.seq == before and bool(np.all(c.all_reduce(x).tensor == c.world_size))
+
+
+def test_no_memory_for_a_result_is_the_producers_own_error_and_nobody_hears_of_the_call(group_of: Groups, device: str) -> None:
+    if device != "host":
+        pytest.skip("a producer made for this test, whose memory is the CPU's")
+    assert group_of(2).run(_no_room) == [True, True]
 
 
 def _own_memory(c: Coordinator, package: str) -> None:

@@ -16,7 +16,7 @@
     X(CUDA, "CUDA failed")               \
     X(NCCL, "NCCL failed")               \
     X(PEER, "another rank failed")       \
-    X(MISMATCH, "ranks disagree")
+    X(MISMATCH, "mismatch")
 
 /* X(ENUM, name, text): what executes. */
 #define SP_PATHS(X)                                                                      \

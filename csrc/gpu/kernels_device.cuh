@@ -168,8 +168,10 @@ template <class Look, class Who> DEVICE bool await(const sp_kernel_args &a, uint
 /* Block b of every rank meets block b of every other, twice a launch, each time over words of its own: the thread of rank r posts to
  * rank r and waits for rank r. The words count launches. A post is the count itself, or an addition, which does not wait for the load of
  * the count (V2); both leave the same number behind.
- * A rank that gave up, on a peer or in an earlier launch, never posts second. So a peer may begin a launch with it, but never ends one:
- * it reports too, and takes nothing wrong for a result.
+ * A thread that gave up, on its peer or in an earlier launch, never posts second: between two ranks, neither then ends the launch, and
+ * both report. Among three or more, the threads of the peers that did come still post, so one of them may end a two-shot launch with a
+ * part that was summed without the late rank. The rank that gave up has reported, and everybody's wait then fails: results count only
+ * once a wait has ended well, which is what finish() is for.
  * What costs time and is there because SGLang's kernels have it: AS_V1 finds the ranks' signals on its stack; AS_FIRST has a warp for
  * each rank, and a fence in each. */
 enum barrier_kind { AS_PLAIN, AS_V1, AS_FIRST, AS_V2 };

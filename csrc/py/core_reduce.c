@@ -222,6 +222,12 @@ static bool run_python(coordinator_object *c, PyObject *tensor, const one_call *
     return done != NULL;
 }
 
+static bool finish_python(coordinator_object *c, const one_call *call) {
+    PyObject *done = PyObject_CallMethod(c->python_path[call->plan.decision.path], "finish", "d", c->timeout_s);
+    Py_XDECREF(done);
+    return done != NULL;
+}
+
 static reduced_object *new_reduced(coordinator_object *c, one_call *call, uint64_t seq, double host_us, double device_us) {
     reduced_object *r = PyObject_GC_New(reduced_object, c->state->reduced_type);
     if (!r) return NULL;
@@ -288,6 +294,7 @@ static PyObject *execute(coordinator_object *c, PyObject *tensor, one_call *call
     PyEval_RestoreThread(released);
     if (status) return fail_posted(c, status);
     if (python && !run_python(c, tensor, call)) return break_by_exception(c);
+    if (python && c->timing && !(call->work.flags & SP_WORK_CAPTURING) && !finish_python(c, call)) return break_by_exception(c);
     double host_us = c->timing ? (double)(sp_now_ns() - start) / 1000 : -1;
     if (device_us >= 0) {
         Py_BEGIN_ALLOW_THREADS status = finish_native(c, call, &device_us);

@@ -86,6 +86,19 @@ static void reduced_dealloc(PyObject *self) {
     Py_DECREF(type);
 }
 
+static PyObject *reduced_reduce(PyObject *self, PyObject *unused) {
+    (void)self, (void)unused;
+    PyErr_SetString(PyExc_TypeError,
+                    "a Reduced belongs to its rank and cannot be sent; return what you want of it: .tensor, .path, "
+                    ".host_us, .decision.to_dict()");
+    return NULL;
+}
+
+static PyMethodDef reduced_methods[] = {
+    {"__reduce__", reduced_reduce, METH_NOARGS, "__reduce__($self, /)\n--\n\nRefused: it belongs to its rank."},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyGetSetDef reduced_getset[] = {
     {"path", get_path, NULL, "What executed it: a Path.", NULL},
     {"rule", get_rule, NULL, "The rule that fired.", NULL},
@@ -109,6 +122,7 @@ static PyType_Slot reduced_slots[] = {
     {Py_tp_dealloc, reduced_dealloc},
     {Py_tp_traverse, reduced_traverse},
     {Py_tp_repr, reduced_repr},
+    {Py_tp_methods, reduced_methods},
     {Py_tp_members, reduced_members},
     {Py_tp_getset, reduced_getset},
     {0, NULL},

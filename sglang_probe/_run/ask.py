@@ -68,6 +68,11 @@ def ask_of(call: int | Call | None, shape: Sequence[int] | None, dtype: str, con
         if nbytes % size:
             raise InputError("call", nbytes, f"give a multiple of {size}: that is one element of {name}")
         shape = (1, nbytes // size)
+    given: object = shape
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise InputError("shape", shape, "give dimensions, as (tokens, hidden)")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise InputError("seed", seed, "give a whole number")
     for dimension in shape:
         whole("shape", dimension)
     if not shape or math.prod(shape) * size >= 1 << 63:

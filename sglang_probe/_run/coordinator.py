@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from .. import _core
 from .._decision import Decision
@@ -18,81 +19,21 @@ from .._facts import DTYPES, pack_facts
 from .._releases import Release, newest, resolve
 from .._route import PATHS, check_group, context_bits, decide
 from .._types import Call, FrozenMap, Group, InputError, Path, ProbeUnavailable
+from .switches import KERNELS, Capture, Communicator, Custom, PythonPath, Settings
 
-_GATES: Mapping[str, int] = FrozenMap({name: 1 << i for i, name in enumerate(_core.GATES)})
-_KERNELS: Mapping[str, int] = FrozenMap({name: i for i, (name, _, _) in enumerate(_core.KERNELS)})
 _DTYPE_NAMES = tuple(DTYPES)
 _DEVICES = ("host", "gpu")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a call is routed by, besides its tensor: kept with each Reduced, so that its Decision is that of the call."""
-
-    release: Release
-    group: Group
-    bits: int = 0
-    off: int = 0
-    on: int = 0
-    kernel: str = ""
-
-
-class PythonPath(Protocol):
-    """A path that stands in Python: torch's own."""
-
-    def supports(self, nbytes: int, dtype: str) -> str:
-        """``""``, or why not."""
-
-    def enqueue(self, tensor: Any, out: Any, timeout_s: float) -> None:
-        """Writes the sum into ``out``, which may be ``tensor``; on the current stream."""
-
-
-class Communicator:
-    """One communicator of a Coordinator, to be switched: ``coordinator.custom.disabled = True``."""
-
-    def __init__(self, coordinator: Coordinator, name: str) -> None:
-        self._coordinator, self.name = coordinator, name
-
-    @property
-    def disabled(self) -> bool | None:
-        """What somebody set it to; None as built, where its constructor and graph_capture() decide (see ``state``)."""
-        s, bit = self._coordinator.settings, _GATES[self.name]
-        return True if s.off & bit else False if s.on & bit else None
-
-    @disabled.setter
-    def disabled(self, value: bool | None) -> None:
-        # False switches on what SGLang itself switches by graph_capture() (pynccl, mscclpp); of the others it undoes a True
-        if value is not None and not isinstance(value, bool):
-            raise InputError(f"{self.name}.disabled", value, "give True, False, or None for as built")
-        s, bit = self._coordinator.settings, _GATES[self.name]
-        off = s.off | bit if value else s.off & ~bit
-        on = s.on | bit if value is False else s.on & ~bit
-        self._coordinator.apply(replace(s, off=off, on=on))
-
-    def state(self, tensor: Any) -> str:
-        """What its gate answers for this tensor now: ``absent``, ``disabled``, ``declines``, ``accepts``, ``enabled``, ``raises``."""
-        return self._coordinator.decide(tensor).gates[self.name].state
-
-    def __repr__(self) -> str:
-        state = {None: "as built", True: "disabled", False: "enabled"}[self.disabled]
-        return f"<{self.name} of rank {self._coordinator.rank}: {state}>"
-
-
-class Custom(Communicator):
-    """Custom all-reduce, whose kernel can be chosen."""
-
-    @property
-    def kernel(self) -> str:
-        """``""``: SGLang's own choice. ``limit`` is ours: the fastest that we know for small sizes, which no release runs."""
-        return self._coordinator.settings.kernel
-
-    @kernel.setter
-    def kernel(self, value: str) -> None:
-        if value not in _KERNELS:
-            raise InputError(
-                "custom.kernel", value, f"give one of {', '.join(k for k in _KERNELS if k)}, or '' for SGLang's choice"
-            )
-        self._coordinator.apply(replace(self._coordinator.settings, kernel=value))
+_ATTRIBUTES = (
+    "settings",
+    "custom",
+    "quick",
+    "mscclpp",
+    "torch_symm_mem",
+    "pcie_ipc",
+    "pynccl",
+    "flashinfer",
+    "captured_addresses",
+)
 
 
 class Coordinator(_core.Coordinator):
@@ -122,8 +63,19 @@ class Coordinator(_core.Coordinator):
     ) -> None:
         if device not in _DEVICES:
             raise InputError("device", device, f"give one of {', '.join(_DEVICES)}")
-        if not timeout_s > 0:
-            raise InputError("timeout_s", timeout_s, "give seconds above 0")
+        if group is not None and not isinstance(group, Group):
+            raise InputError("group", group, "give a Group, as Group.make(world_size=2, full_nvlink=True)")
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not 0 < timeout_s <= 86_400:
+            raise InputError("timeout_s", timeout_s, "give seconds above 0, at most a day: every wait ends")
+        for name, value in (
+            ("board", board),
+            ("rank", rank),
+            ("world_size", world_size),
+            ("ordinal", ordinal),
+            ("max_bytes", max_bytes),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise InputError(name, value, "give a whole number")
         if not 0 <= rank < world_size:
             raise InputError("rank", rank, f"give 0 to {world_size - 1}")
         seam = _seam(device)
@@ -145,6 +97,18 @@ class Coordinator(_core.Coordinator):
         self.pynccl = Communicator(self, "pynccl")
         self.flashinfer = Communicator(self, "flashinfer")
 
+    def __repr__(self) -> str:
+        if self.device == "closed":
+            return f"<Coordinator: rank {self.rank} of {self.world_size}, closed>"
+        where = "CPU ranks" if self.device == "host" else "GPUs"
+        return f"<Coordinator: rank {self.rank} of {self.world_size} on {where}, SGLang {self.sglang}, {self.seq} calls>"
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_") and not hasattr(type(self), name) and name not in _ATTRIBUTES:
+            near = get_close_matches(name, [*_ATTRIBUTES, "piecewise", "compiling", "symmetric_memory", "sglang", "timing"], 1)
+            raise InputError(name, value, f"not a toggle{f'; did you mean {near[0]}?' if near else ''}")
+        super().__setattr__(name, value)
+
     # ------------------------------------------------------------------------------------------------------------------ toggles
 
     def apply(self, settings: Settings) -> None:
@@ -163,7 +127,7 @@ class Coordinator(_core.Coordinator):
             settings.bits,
             settings.off,
             settings.on,
-            _KERNELS[settings.kernel],
+            KERNELS[settings.kernel],
             settings.release.derived,
         )
         self.settings = settings
@@ -242,7 +206,7 @@ class Coordinator(_core.Coordinator):
             registered=bool(registered),
         )
         return decide(
-            settings.release, settings.group, call, context, switches=(settings.off, settings.on, _KERNELS[settings.kernel])
+            settings.release, settings.group, call, context, switches=(settings.off, settings.on, KERNELS[settings.kernel])
         )
 
     @property
@@ -257,7 +221,17 @@ class Coordinator(_core.Coordinator):
         return FrozenMap(texts)
 
     def register(self, path: Path, implementation: PythonPath | None) -> None:
-        """A path that stands in Python; None takes it away."""
+        """A path that stands in Python (see PythonPath); None takes it away."""
+        runnable = [str(p) for p in PATHS if p not in (Path.NONE, Path.RAISES)]
+        if path not in runnable:
+            raise InputError("path", path, f"give one of {', '.join(runnable)}")
+        lacking = (
+            [] if implementation is None else [n for n in ("supports", "enqueue", "finish") if not hasattr(implementation, n)]
+        )
+        if lacking:
+            raise InputError(
+                "implementation", implementation, f"it needs supports, enqueue and finish, and lacks {', '.join(lacking)}"
+            )
         self.register_path(PATHS.index(Path(path)), implementation)
 
     # ------------------------------------------------------------------------------------------------------------------- captures
@@ -333,34 +307,6 @@ class Coordinator(_core.Coordinator):
         import numpy as np
 
         return np.frombuffer(memoryview(buffer), dtype=numpy_dtype(dtype))
-
-
-class Capture:
-    """Captured calls of one rank."""
-
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
-        self.graph: _core.Graph | None = None
-        self.torch_graph: Any = None
-        self.refused = ""
-
-    def replay(self, times: int = 1) -> None:
-        """Runs what was captured; on GPUs it is enqueued on the current stream."""
-        if isinstance(times, bool) or not isinstance(times, int) or times < 1:
-            raise InputError("times", times, "give a whole number, 1 or more")
-        if self.refused:
-            raise InputError("replay", "a refused capture", f"its addresses were not exchanged ({self.refused}); capture anew")
-        if self._coordinator._capture_depth:
-            raise InputError(
-                "replay", "inside graph_capture()", "leave graph_capture() first: peers' addresses are exchanged there"
-            )
-        if self.graph is not None:
-            self.graph.replay(times)
-        elif self.torch_graph is not None:
-            for _ in range(times):
-                self.torch_graph.replay()
-        else:
-            raise InputError("replay", "unfinished", "the capture has not ended: leave `with coordinator.graph()` first")
 
 
 def numpy_dtype(dtype: str) -> Any:

@@ -73,6 +73,12 @@ class LocalGroup:
             raise InputError("max_bytes", max_bytes, f"give at most {_MAX_BYTES} (256 GiB): no custom path takes more")
         self._timeout_s, start_s = seconds("timeout_s", timeout_s), seconds("start_timeout_s", start_timeout_s)
         self._release = resolve(newest() if sglang is None else sglang)
+        if group is not None and not isinstance(group, Group):
+            raise InputError("group", group, "give a Group, as Group.make(world_size=2, full_nvlink=True)")
+        if nccl is not None and not isinstance(nccl, (str, os.PathLike)):
+            raise InputError("nccl", nccl, "give the path of a libnccl.so.2")
+        if env is not None and not (isinstance(env, Mapping) and all(isinstance(x, str) for kv in env.items() for x in kv)):
+            raise InputError("env", env, "give names and values as text, as {'NCCL_DEBUG': 'INFO'}")
         choice = machine.choose(device, world_size, ordinals)
         if nccl is not None and choice.device == "host":
             raise InputError(
@@ -113,6 +119,7 @@ class LocalGroup:
 
     @property
     def world_size(self) -> int:
+        """Ranks of this group."""
         return self._group.world_size
 
     @property

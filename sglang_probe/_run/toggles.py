@@ -6,6 +6,7 @@ Invariant: a name or value that ``apply`` would refuse is refused by ``checked``
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from .._facts import DEFAULTS, check_facts
@@ -41,7 +42,9 @@ def checked(given: Mapping[str, Any]) -> dict[str, Any]:
             clean.update(check_facts({name: value}))
         else:
             names = ", ".join(("sglang", *FLAGS, *COMMUNICATORS, "timeout_s"))
-            reason = "a group's size is fixed when it starts" if name == "world_size" else "not a toggle"
+            near = get_close_matches(name, ("sglang", *FLAGS, *COMMUNICATORS, "timeout_s", *DEFAULTS), 1)
+            meant = f"not a toggle; did you mean {near[0]}?" if near else "not a toggle"
+            reason = "a group's size is fixed when it starts" if name == "world_size" else meant
             raise InputError(name, value, f"{reason}; give one of {names}, or a fact: {', '.join(DEFAULTS)}")
     return clean
 

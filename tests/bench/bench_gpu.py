@@ -31,7 +31,7 @@ KIB, MIB = 1 << 10, 1 << 20
 NCCL_SIZES = [16, 64, 1 * KIB, 16 * KIB, 256 * KIB, 1 * MIB, 16 * MIB, 256 * MIB]
 V1_SIZES = [16, 64, 1 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, 512 * KIB - 16, 512 * KIB, 1 * MIB, 4 * MIB, 8 * MIB]
 V2_SIZES = [*V1_SIZES, 16 * MIB]
-LIMIT_SIZES = [16, 48, 1 * KIB, 16 * KIB, 64 * KIB, 256 * KIB]
+LIMIT_SIZES = [16, 48, 1 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, 1 * MIB, 16 * MIB]
 SPEED_SIZES = [1 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, 1 * MIB, 4 * MIB]
 V1, V2 = {"sglang": "0.5.9"}, {"sglang": "0.5.16"}
 NCCL_IN = {"sglang": "0.5.9", "custom.disabled": True, "pynccl.disabled": False}
@@ -147,7 +147,7 @@ class Bench:
             below = attempt(f"floor {name}", lambda name=name, sizes=sizes: self.run(floor.floor, name, sizes), self.failures)
             if rows is None or below is None:
                 continue
-            self.figures[f"floor {name}"] = below
+            self.figures[f"floor {name}"] = {"measured": below, "calls": rows}
             trip = max(b["round_trip_us"] for b in below)
             for i, nbytes in enumerate(sizes):
                 empty = max(b["empty_us"][nbytes] for b in below)
