@@ -73,6 +73,7 @@ def gpu() -> list[Extension]:
     system = ("-isystem", found.include, "-isystem", found.nccl)
     link = ("-Wl,--as-needed", "-ldl", "-lpthread", "-lrt")
     made = arguments("csrc/gpu/*.c", "csrc/py/gpu_*.c", *shared, flags=system, link=link)
+    made["depends"] += sorted(glob("csrc/gpu/*.cu*"))  # a changed kernel is linked anew
     return [build_gpu.GpuExtension("sglang_probe._gpu", found=found, cuda=sources("csrc/gpu/*.cu"), werror=WERROR, **made)]
 
 

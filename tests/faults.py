@@ -196,18 +196,31 @@ def interrupted(scene: Scene) -> None:
 
 
 PARENT = """
-import sys, sglang_probe as probe, faults
-group = probe.LocalGroup(2, device=sys.argv[1])
-print(*group.pids, flush=True)
-group.run(faults.calls_until, 0, -1, None, timeout_s=600)
+import sys, threading, sglang_probe as probe, faults
+
+def run():  # in a thread: what the kernel does at the death of a thread helps nobody here
+    group = probe.LocalGroup(int(sys.argv[2]), device=sys.argv[1])
+    print(*group.pids, flush=True)
+    group.run(faults.waits, timeout_s=600)
+
+threading.Thread(target=run).start()
 """
+
+
+def waits(c: Any) -> None:
+    """Alone: no board and no peer can end it."""
+    threading.Event().wait(600)
 
 
 def parent_killed(scene: Scene) -> None:
     """Nothing outlives the process that started the group, whatever ends it."""
+    size = 3 if scene.device == "host" else 2
     paths = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
     parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, scene.device], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
+        [sys.executable, "-c", PARENT, scene.device, str(size)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths},
     )
     assert parent.stdout is not None
     with parent.stdout:
@@ -215,7 +228,7 @@ def parent_killed(scene: Scene) -> None:
         time.sleep(0.3)
         parent.kill()
         parent.wait()
-    if len(pids) != 2:
+    if len(pids) != size:
         raise AssertionError("the group did not start")
     limit = time.monotonic() + 5
     while alive := [pid for pid in pids if _runs(pid)]:

@@ -242,11 +242,15 @@ void sp_gpu_leave(sp_comm *comm, bool broken) {
     if (broken) sp_comm_break(comm, SP_PEER, true);
     broken = atomic_load(&comm->broken) != 0;
     bool entered = sp_device_enter(comm->world.ordinal, &before) == SP_OK;
-    sp_guard_stop(&comm->guard);
     sp_graph_drop_all(comm);
     if (!broken) sp_window_close_all(comm);
+    sp_guard_stop(&comm->guard);
+    sp_pynccl_close(comm); /* within a limit; and before custom, whose frees wait for whatever the GPU runs */
+    if (atomic_load(&comm->nccl.left_behind)) {
+        broken = true;
+        atomic_store(&comm->broken, SP_TIMEOUT);
+    }
     if (comm->custom) sp_custom_close(comm->custom, broken);
-    sp_pynccl_close(comm);
     sp_memory_close_all(comm);
     for (int i = 0; i < 2; i++)
         if (comm->marks[i]) (void)cudaEventDestroy(comm->marks[i]);

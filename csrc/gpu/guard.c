@@ -79,6 +79,7 @@ void sp_guard_stop(sp_guard *guard) {
 typedef struct job {
     ncclResult_t (*call)(ncclComm_t);
     ncclComm_t comm;
+    int ordinal; /* its GPU: a new thread is on GPU 0, and NCCL would make a context there when it goes back to it */
     ncclResult_t result;
     atomic_int state;
 } job;
@@ -87,17 +88,19 @@ enum { RUNNING, DONE, ABANDONED };
 
 static void *do_job(void *argument) {
     job *j = argument;
+    (void)cudaSetDevice(j->ordinal);
     j->result = j->call(j->comm);
     if (atomic_exchange(&j->state, DONE) == ABANDONED) free(j);
     return NULL;
 }
 
-sp_status sp_bounded(ncclResult_t (*call)(ncclComm_t comm), ncclComm_t comm, double seconds, ncclResult_t *result) {
+sp_status sp_bounded(ncclResult_t (*call)(ncclComm_t comm), ncclComm_t comm, double seconds, int ordinal, ncclResult_t *result) {
     pthread_t thread;
     job *j = calloc(1, sizeof *j);
     if (!j) return sp_fail(SP_NOMEM, "%zu bytes for a call of NCCL that has a time limit", sizeof *j);
     j->call = call;
     j->comm = comm;
+    j->ordinal = ordinal;
     int error = pthread_create(&thread, NULL, do_job, j);
     if (error) {
         free(j);

@@ -38,6 +38,6 @@ static inline void sp_guard_leave(sp_guard *guard) {
 }
 
 /* SP_TIMEOUT: it has not returned, and its thread goes on by itself. */
-sp_status sp_bounded(ncclResult_t (*call)(ncclComm_t comm), ncclComm_t comm, double seconds, ncclResult_t *result);
+sp_status sp_bounded(ncclResult_t (*call)(ncclComm_t comm), ncclComm_t comm, double seconds, int ordinal, ncclResult_t *result);
 
 #endif

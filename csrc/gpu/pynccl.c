@@ -85,8 +85,8 @@ static sp_status build(sp_comm *comm, const ncclUniqueId *id, sp_deadline deadli
 static void end_parent(sp_comm *comm, bool failed) {
     sp_pynccl *n = &comm->nccl;
     ncclResult_t result;
-    if (n->parent &&
-        sp_bounded(failed ? n->api->ncclCommAbort : n->api->ncclCommDestroy, n->parent, failed ? ABORT_S : CLOSE_S, &result))
+    if (n->parent && sp_bounded(failed ? n->api->ncclCommAbort : n->api->ncclCommDestroy, n->parent, failed ? ABORT_S : CLOSE_S,
+                                comm->world.ordinal, &result))
         atomic_store(&n->left_behind, true);
     n->parent = NULL;
 }
@@ -175,7 +175,9 @@ sp_status sp_pynccl_enqueue(sp_comm *comm, const sp_work *work, bool in_place) {
     ncclResult_t result = n->api->ncclAllReduce(work->in, work->out, work->count, types[work->dtype].type, ncclSum, n->comm,
                                                 work->stream);
     sp_guard_leave(&comm->guard);
-    if (result) SP_TRY(explain(comm, work, in_place, result));
+    /* A call that was aborted while it waited may still say success. */
+    bool gone = atomic_load_explicit(&n->state, memory_order_relaxed) != SP_PYNCCL_READY;
+    if (result || gone) SP_TRY(explain(comm, work, in_place, result));
     n->calls[in_place] += !(work->flags & SP_WORK_CAPTURING);
     return SP_OK;
 }
@@ -193,8 +195,11 @@ sp_status sp_pynccl_check(sp_comm *comm) {
     sp_pynccl *n = &comm->nccl;
     ncclResult_t result = ncclSuccess, state = ncclSuccess;
     pthread_mutex_lock(&n->looking);
-    if (atomic_load(&n->state) == SP_PYNCCL_READY) result = n->api->ncclCommGetAsyncError(n->comm, &state);
+    int now = atomic_load(&n->state);
+    if (now == SP_PYNCCL_READY) result = n->api->ncclCommGetAsyncError(n->comm, &state);
     sp_status status = SP_OK;
+    if (now == SP_PYNCCL_GONE && !*n->why) /* it was there: what was enqueued on it has ended without a sum */
+        status = sp_fail(SP_TIMEOUT, "NCCL's communicator was aborted: a call was still inside NCCL at its deadline");
     if (!result) result = state;
     if (result && result != ncclInProgress) status = fail(n, n->comm, result, "NCCL's asynchronous error");
     pthread_mutex_unlock(&n->looking);
@@ -202,19 +207,20 @@ sp_status sp_pynccl_check(sp_comm *comm) {
 }
 
 /* Whoever takes it ends it, and nobody else. */
-static void end(sp_pynccl *n, ncclResult_t (*call)(ncclComm_t), double seconds) {
+static void end(sp_comm *comm, ncclResult_t (*call)(ncclComm_t), double seconds) {
+    sp_pynccl *n = &comm->nccl;
     ncclResult_t result;
     int ready = SP_PYNCCL_READY;
     pthread_mutex_lock(&n->looking);
     bool ours = atomic_compare_exchange_strong(&n->state, &ready, SP_PYNCCL_GONE);
     pthread_mutex_unlock(&n->looking);
-    if (ours && sp_bounded(call, n->comm, seconds, &result)) atomic_store(&n->left_behind, true);
+    if (ours && sp_bounded(call, n->comm, seconds, comm->world.ordinal, &result)) atomic_store(&n->left_behind, true);
 }
 
 void sp_pynccl_abort(sp_comm *comm) {
-    if (comm->nccl.api) end(&comm->nccl, comm->nccl.api->ncclCommAbort, ABORT_S);
+    if (comm->nccl.api) end(comm, comm->nccl.api->ncclCommAbort, ABORT_S);
 }
 
 void sp_pynccl_close(sp_comm *comm) {
-    if (comm->nccl.api) end(&comm->nccl, comm->nccl.api->ncclCommDestroy, CLOSE_S);
+    if (comm->nccl.api) end(comm, comm->nccl.api->ncclCommDestroy, CLOSE_S);
 }

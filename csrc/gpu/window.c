@@ -6,6 +6,8 @@
 
 #include "comm.h"
 
+static const double DROP_S = 10;
+
 struct sp_window {
     sp_window *next;
     void *data;
@@ -52,8 +54,10 @@ static sp_status enlist(sp_comm *comm, sp_window *w, size_t bytes, sp_deadline d
 static void drop(sp_comm *comm, sp_window *w, bool registered) {
     const sp_pynccl *n = &comm->nccl;
     if (atomic_load(&comm->broken) || atomic_load(&n->state) != SP_PYNCCL_READY) return;
+    sp_guard_enter(&comm->guard, sp_deadline_in(DROP_S)); /* both wait for what the GPU runs, which may never end */
     if (registered) n->api->ncclCommWindowDeregister(n->comm, w->window);
-    if (w->data) n->api->ncclMemFree(w->data);
+    if (w->data && atomic_load(&n->state) == SP_PYNCCL_READY) n->api->ncclMemFree(w->data);
+    sp_guard_leave(&comm->guard);
 }
 
 /* A step of all ranks: where one of them failed, all do, with its status and its text. */

@@ -41,12 +41,13 @@ typedef struct core_late {
 
 static void drop_now(coordinator_object *c, int kind, void *what) {
     if (!c->seam) return; /* gone with its communicator */
+    c->busy = true;       /* nobody closes it, or captures, while another thread gives this back */
     Py_BEGIN_ALLOW_THREADS switch (kind) {
     case SP_DROP_GRAPH: c->seam->graph_free(c->comm, what); break;
     case SP_DROP_WINDOW: c->seam->window_free(c->comm, what); break;
     default: c->seam->memory.free(c->comm, what);
     }
-    Py_END_ALLOW_THREADS
+    Py_END_ALLOW_THREADS c->busy = false;
 }
 
 void sp_coordinator_drop(coordinator_object *c, int kind, void *what) {
@@ -73,7 +74,9 @@ void sp_coordinator_break(coordinator_object *c, const char *text) {
     snprintf(why, sizeof why, "%s", text);
     if (!*c->broken) memcpy(c->broken, why, sizeof why);
     sp_board_fail(c->board, c->world.rank, why); /* before abort(), which would only say that it aborted */
-    if (c->comm) c->seam->abort(c->comm);
+    if (!c->comm) return;
+    Py_BEGIN_ALLOW_THREADS c->seam->abort(c->comm); /* within a limit, but of seconds */
+    Py_END_ALLOW_THREADS
 }
 
 /* Ranks are together after these, unless the call was posted: every rank refused alike, or none has begun. */

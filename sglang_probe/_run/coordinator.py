@@ -12,6 +12,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
+from weakref import WeakSet
 
 from .. import _core
 from .._decision import Decision
@@ -85,6 +86,7 @@ class Coordinator(_core.Coordinator):
         self.settings = Settings(resolve(newest() if sglang is None else sglang), group)
         self._capture_depth = 0
         self._inside: list[Capture] = []
+        self._torch_captures: WeakSet[Capture] = WeakSet()
         # `with c.graph() as g` in a loop drops the graph before while the stream captures, which CUDA forbids: it lives until the end
         self._last_capture: Capture | None = None
         super().__init__(seam, board, rank, ordinal, timeout_s, max_bytes, _nccl_path(device, nccl))
@@ -277,6 +279,7 @@ class Coordinator(_core.Coordinator):
             yield capture
         capture.torch_graph = graph
         self._last_capture = capture
+        self._torch_captures.add(capture)
         del before
 
     @contextmanager
@@ -288,6 +291,14 @@ class Coordinator(_core.Coordinator):
             yield
         finally:
             self.apply(replace(self.settings, off=before.off, on=before.on))
+
+    def close(self) -> None:
+        """Leaves the group; a closed Coordinator is refused from then on. Graphs that hold its calls cannot be replayed any more."""
+        for capture in list(self._torch_captures):  # NCCL's end waits for every graph that holds a call of it
+            capture.torch_graph.reset()
+            capture.torch_graph, capture.refused = None, "its Coordinator is closed"
+        self._last_capture = None
+        super().close()
 
     def empty(self, count: int, dtype: str = "bf16", *, window: bool = False) -> Any:
         """``count`` elements in memory of the device that peers can map (``window``: that NCCL knows as a window; collective).

@@ -95,6 +95,10 @@ class RankProcess:
         """To the process, or to all of its session that kept its group; to nobody once it is reaped."""
         if self.process.returncode is not None:
             return
+        try:
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # somebody else reaped it: its number may be another's by now
+            return
         with contextlib.suppress(ProcessLookupError, PermissionError):  # ended; or a member that is not ours any more
             (os.killpg if session else os.kill)(self.pid, number)
 

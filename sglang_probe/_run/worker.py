@@ -7,7 +7,6 @@ raised. Invariant: it ends with its parent, whatever ends that: the kernel signa
 from __future__ import annotations
 
 import contextlib
-import copyreg
 import faulthandler
 import fcntl
 import os
@@ -73,6 +72,8 @@ def main() -> None:
 def _die_with(parent: int, lifeline: int, of_thread: bool) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a thread of the parent may have blocked what it started us with
     signal.signal(signal.SIGIO, signal.SIG_DFL)  # ends the process; nothing else here asks for it
+    # SIGIO goes to the one owner of an open file description, and all ranks inherited the same: this rank opens its own
+    lifeline = os.open(f"/proc/self/fd/{lifeline}", os.O_RDONLY | os.O_NONBLOCK)
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
     if of_thread:
@@ -108,11 +109,9 @@ def _join(setup: Setup, channel: Channel) -> Any:
     """The Coordinator of this rank, set as the parent has it."""
     sys.path[:] = setup.sys_path
     channel.send(dump(Answer("phase", text="importing")))
-    from .._types import InputError
     from .coordinator import Coordinator
     from .toggles import apply
 
-    copyreg.pickle(InputError, _parts_of)
     on_gpu = setup.coordinator["device"] == "gpu"
     if on_gpu:
         from .arrays import need_torch
@@ -125,11 +124,6 @@ def _join(setup: Setup, channel: Channel) -> Any:
         register(coordinator, setup.store)
     apply(coordinator, setup.toggles)
     return coordinator
-
-
-def _parts_of(error: Any) -> tuple[type, tuple[Any, ...]]:
-    """How an InputError travels: its constructor takes other arguments than its text."""
-    return type(error), (error.field, error.value, error.remedy)
 
 
 def _answer(coordinator: Any, order: Order) -> bytes:
