@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ._bands import Band, Bands, bands
     from ._conform.conform import conform
     from ._decision import Blocked, Decision, Gate, Stop
+    from ._measure.measurement import Measurement
     from ._proof.ask import Reached, assert_unreachable, reach
     from ._proof.asserting import assert_constant_over, assert_route, assert_same_routing
     from ._proof.bisect import Bisect, bisect
@@ -50,6 +51,7 @@ _HOME = {
         "Setting",
     ),
     "_bands": ("Band", "Bands", "bands"),
+    "_measure.measurement": ("Measurement",),
     "_conform.conform": ("conform",),
     "launch": ("find_server", "read_launch", "read_log", "read_url"),
     "models": ("load_model",),
@@ -82,6 +84,7 @@ __all__ = [
     "InputError",
     "LocalGroup",
     "Matrix",
+    "Measurement",
     "Model",
     "Path",
     "ProbeError",

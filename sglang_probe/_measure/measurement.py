@@ -1,0 +1,177 @@
+"""Provenance (on what something was measured), Measurement (a file: cells and their provenance). Made by provenance.py, reader.py.
+
+Invariant: a Measurement says of itself whether it is all that was measured: `partial`, and `notes` tell why.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from .._show.page import Block, Line, Table, items, to_html, to_text
+from .._types import FrozenMap, InputError
+from .cell import Cell
+from .format import check_mapping, check_text, freeze, members_of, thaw
+
+__all__ = ["Cell", "Measurement", "Provenance"]
+_ROWS_SHOWN = 60
+
+
+@dataclass(frozen=True, repr=False)
+class Provenance:
+    """What something was measured on, as far as this machine tells; `stamp` of provenance.py makes one."""
+
+    version: str
+    """sglang_probe's."""
+    revision: str = ""
+    """The git commit of its code where it runs from a checkout; ``+`` and a hash of the changes where it is not that commit."""
+    binaries: Mapping[str, str] = field(default_factory=lambda: FrozenMap({}))
+    """Start of the SHA-256 of each extension module: what was really run."""
+    started: str = ""
+    """UTC."""
+    host: str = ""
+    """A hash of the host's name."""
+    system: Mapping[str, Any] = field(default_factory=lambda: FrozenMap({}))
+    cpu: Mapping[str, Any] = field(default_factory=lambda: FrozenMap({}))
+    python: str = ""
+    driver: str = ""
+    """NVIDIA's, and the newest CUDA that it runs."""
+    cuda: str = ""
+    gpus: tuple[Mapping[str, Any], ...] = ()
+    """All of the machine, in the driver's order: name, uuid, memory, limits, ECC. `env` says which were visible."""
+    links: tuple[tuple[str, ...], ...] = ()
+    """From each GPU to each."""
+    topology: str = ""
+    """Fingerprint: start of the SHA-256 of `links`."""
+    nccl: Mapping[str, str] = field(default_factory=lambda: FrozenMap({}))
+    """Path and version of the library that communicators open."""
+    torch: str = ""
+    """Its version, where it had been imported."""
+    env: Mapping[str, str] = field(default_factory=lambda: FrozenMap({}))
+    state: Mapping[str, Any] = field(default_factory=lambda: FrozenMap({}))
+    """`machine_state()` at the start."""
+    missing: Mapping[str, str] = field(default_factory=lambda: FrozenMap({}))
+    """What could not be found, and why."""
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            kind = str(one.type)
+            if kind == "str":
+                value = check_text(value, one.name)
+            elif kind.startswith("Mapping"):
+                value = check_mapping(value, one.name)
+            elif not isinstance(value, list | tuple):
+                raise InputError(one.name, value, "give a list")
+            else:
+                value = freeze(value, one.name)
+            if kind.startswith("Mapping[str, str]"):
+                for key, text in value.items():
+                    check_text(text, f"{one.name}.{key}")
+            object.__setattr__(self, one.name, value)
+        for name, kinds in (("gpus", Mapping), ("links", tuple)):
+            for i, row in enumerate(getattr(self, name)):
+                if not isinstance(row, kinds):
+                    raise InputError(f"{name}[{i}]", row, "give a mapping" if kinds is Mapping else "give a list of texts")
+        for i, row in enumerate(self.links):
+            for j, text in enumerate(row):
+                check_text(text, f"links[{i}][{j}]")
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All that must be the same for one file to be continued: everything but the moment."""
+        return {name: value for name, value in self.to_dict().items() if name not in ("started", "state")}
+
+    def __repr__(self) -> str:
+        return f"<Provenance: {self}>"
+
+    def __str__(self) -> str:
+        names: dict[str, int] = {}
+        for gpu in self.gpus:
+            names[str(gpu.get("name"))] = names.get(str(gpu.get("name")), 0) + 1
+        on = ", ".join(f"{count}x {name}" for name, count in names.items()) or str(self.cpu.get("model") or "a machine not told")
+        parts = [
+            on,
+            *(f"{what} {value}" for what, value in (("driver", self.driver), ("NCCL", self.nccl.get("version"))) if value),
+        ]
+        revision = f" at {self.revision[:12]}" if self.revision else ""
+        return f"{', '.join(parts)}; sglang_probe {self.version}{revision}{f', {self.started}' if self.started else ''}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {one.name: thaw(getattr(self, one.name)) for one in fields(self)}
+
+    @classmethod
+    def from_dict(cls, plain: object) -> Provenance:
+        """What `to_dict` gave. Raises InputError."""
+        return cls(**members_of(cls, plain))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Measurement:
+    """What a measurement file holds. ``Measurement.read(path)``; `format.py` documents the file."""
+
+    cells: tuple[Cell, ...]
+    provenance: Provenance | None
+    """None only where a damaged header was skipped: ``rescue=True``."""
+    plan: Mapping[str, Any] = field(default_factory=lambda: FrozenMap({}))
+    """What the bench meant to measure, as it calls it."""
+    partial: bool = False
+    """Something is missing, or may be: the file is unfinished, or part of it was damaged."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know: what was dropped or skipped, line by line."""
+    path: str = ""
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str], *, rescue: bool = False) -> Measurement:
+        """A whole file, or a ``.partial`` one at any moment, also while it is being written.
+
+        `rescue`: a damaged line is skipped and told in `notes` instead of refused; what is left is what was written, or not there.
+        Raises MeasurementError with the line and the reason: damaged, cut, of a newer version, no measurement file; InputError where
+        there is no such file.
+        """
+        from .reader import read
+
+        return read(path, rescue=rescue)
+
+    def __str__(self) -> str:
+        return to_text(self.page())
+
+    def __repr__(self) -> str:
+        return f"<Measurement: {self._answer()}>"
+
+    def _answer(self) -> str:
+        wrong = sum(cell.wrong > 0 for cell in self.cells)
+        told = [f"{len(self.cells):,} cell{'s' * (len(self.cells) != 1)}", *(["PARTIAL"] if self.partial else [])]
+        told += [f"{wrong} with WRONG results"] if wrong else []
+        return ", ".join(told) + f"; {self.provenance or 'on what is not known'}"
+
+    def page(self) -> list[Block]:
+        """What people see: how much there is, on what, what is wrong with it, the first cells."""
+        blocks: list[Block] = [Line(self._answer(), "answer"), *([Line(self.path, "dim")] if self.path else [])]
+        blocks += items("Notes", self.notes, "warn")
+        columns = ("path", "phase", "pattern", "driver", "size", "dtype", "ranks", "samples", "device us", "host us", "result")
+        rows = tuple(cell.row() for cell in self.cells[:_ROWS_SHOWN])
+        if rows:
+            blocks.append(Table("", columns, rows, frozenset({"size", "samples", "device us", "host us"}), "path"))
+        more = len(self.cells) - len(rows)
+        blocks += [Line(f"and {more:,} more; times are the largest over ranks of a rank's median", "dim")] if more else []
+        missing = self.provenance.missing if self.provenance else {}
+        blocks += items("Not known of this machine", (f"{name}: {why}" for name, why in missing.items()), "dim")
+        return blocks
+
+    def _repr_html_(self) -> str:
+        return to_html(self.page())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "cells": [cell.to_dict() for cell in self.cells],
+            "provenance": self.provenance.to_dict() if self.provenance else None,
+            "plan": thaw(self.plan),
+            "partial": self.partial,
+            "notes": list(self.notes),
+            "path": self.path,
+        }
