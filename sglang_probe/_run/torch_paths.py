@@ -176,13 +176,13 @@ class TorchSymmMem(_TorchPath):
 def register(coordinator: Coordinator, store: int) -> None:
     """Both paths, on this rank; nothing of torch's is made yet."""
     group = TorchGroup(coordinator.rank, coordinator.world_size, store)
-    paths: dict[Path, _TorchPath] = {
+    paths: dict[Path, TorchDistributed | TorchSymmMem] = {
         Path.TORCH_DISTRIBUTED: TorchDistributed(group),
         Path.TORCH_SYMM_MEM: TorchSymmMem(group, coordinator),
     }
     vars(coordinator)["torch_paths"] = paths
     for path, implementation in paths.items():
-        coordinator.register(path, implementation)  # type: ignore[arg-type] # both have supports and enqueue
+        coordinator.register(path, implementation)
 
 
 def prepare(coordinator: Coordinator, path: Path, nbytes: int, dtype: str) -> None:
