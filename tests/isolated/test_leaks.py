@@ -90,7 +90,12 @@ def found() -> dict[str, list[str]]:
     paths = os.pathsep.join([str(here.parent), str(here.parents[1]), *filter(None, sys.path)])
     code = "import json, test_leaks; print(json.dumps(test_leaks.report()))"
     done = subprocess.run(  # from this folder: where the tests run from may hold sources that were never built
-        [sys.executable, "-c", code], cwd=here.parent, env={**os.environ, "PYTHONPATH": paths}, timeout=600, capture_output=True, text=True
+        [sys.executable, "-c", code],
+        cwd=here.parent,
+        env={**os.environ, "PYTHONPATH": paths},
+        timeout=600,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     answer: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
