@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from sglang_probe import InputError, ProbeError
 from sglang_probe._measure import format as lines
-from sglang_probe._measure.cell import Cell
+from sglang_probe._measure.cell import SAMPLES, Cell
 from sglang_probe._measure.format import MeasurementError, decode, encode
 from sglang_probe._measure.measurement import Measurement, Provenance
 from sglang_probe._measure.reader import Contents, parse
@@ -62,6 +62,8 @@ def test_every_field_of_a_cell_comes_back_as_it_was(tmp_path: Path) -> None:
         world_size=3,
         device_us=([1.0, float("inf"), float("-inf")], np.array([0.1, 1e-300], np.float64), []),  # type: ignore[arg-type]
         host_us=([], np.arange(3), [-0.0]),  # type: ignore[arg-type]
+        elapsed_us=([2.0], [], [3.5]),  # type: ignore[arg-type]
+        split_error_us=0.25,
         checked=7,
         wrong=2,
         process=4,
@@ -75,10 +77,10 @@ def test_every_field_of_a_cell_comes_back_as_it_was(tmp_path: Path) -> None:
     back = Measurement.read(tmp_path / NAME)
     (found,) = back.cells
     for one in fields(Cell):
-        if one.name not in ("device_us", "host_us"):
+        if one.name not in SAMPLES:
             assert getattr(found, one.name) == getattr(cell, one.name), one.name
             assert type(getattr(found, one.name)) is type(getattr(cell, one.name)), one.name
-    for name in ("device_us", "host_us"):
+    for name in SAMPLES:
         for here, there in zip(getattr(found, name), getattr(cell, name), strict=True):
             assert here.dtype == np.float64
             assert here.tobytes() == there.tobytes(), name  # bits: the sign of a zero too

@@ -15,10 +15,11 @@
 #include "names.h"
 #include "status.h"
 
-#define SP_SEAM_ABI     1
+#define SP_SEAM_ABI     2
 #define SP_RANKS_MAX    16
 #define SP_HANDLE_BYTES 128
 #define SP_SEAM_CAPSULE "sglang_probe._gpu.seam" /* name of the capsule that holds an sp_seam */
+#define SP_STAMPS       16384                    /* slots 1 to 16384 hold times that a device took for one rank */
 
 typedef struct sp_comm sp_comm;   /* one rank's communicators on one device */
 typedef struct sp_graph sp_graph; /* captured calls */
@@ -57,8 +58,20 @@ typedef struct sp_work {
     uint8_t kernel; /* sp_kernel that the gate picked; UNKNOWN: the path's own choice */
     uint8_t dtype;  /* sp_dtype */
     uint8_t flags;  /* SP_WORK_* */
+    uint32_t stamp; /* SP_STAMP_* of the call go into this slot and the next two; 0: nothing is stamped */
     sp_deadline deadline;
 } sp_work;
+
+/* What a path that can look inside its call stamps: on its own device's clock, which no other device shares. The wait for the last rank is
+ * from ENTER to MET, moving the data from MET to LEFT. A kernel whose flag travels in the data has MET when the last rank's first data is
+ * there. A path that cannot (NCCL, torch) leaves the slots alone. */
+enum { SP_STAMP_ENTER, SP_STAMP_MET, SP_STAMP_LEFT, SP_STAMPS_CALL };
+
+/* Where a rank's device clock stands against rank 0's: its time minus offset_ns is rank 0's, within error_ns either way. */
+typedef struct sp_clock {
+    double offset_ns[SP_RANKS_MAX];
+    double error_ns[SP_RANKS_MAX];
+} sp_clock;
 
 #define SP_WORK_CAPTURING  UINT8_C(1) /* the stream is being captured: enqueue is recorded, nothing runs */
 #define SP_WORK_REGISTERED UINT8_C(2) /* read the input where it lies; without it, copy it into the shared buffer first */
@@ -114,7 +127,25 @@ typedef struct sp_seam {
     void (*style)(sp_comm *comm, unsigned style);
     /* The library's own call of this path, `calls` times with nothing of ours around it; NULL where there is none. For measuring. */
     sp_status (*bare)(sp_comm *comm, const sp_work *work, unsigned calls);
+
+    /* ---- for measuring: none of these is part of a call ---- */
+
+    /* A compute kernel of this length (CPU ranks: a busy loop). Recorded where the stream is captured, as a stamp is. */
+    sp_status (*spin)(sp_comm *comm, uint64_t ns, void *stream);
+    /* The device's clock, in ns, into this slot when the stream comes to it. */
+    sp_status (*stamp)(sp_comm *comm, uint32_t slot, void *stream);
+    /* Stamps as they are now: the caller has waited for the stream. A slot that nothing wrote since it was cleared is 0. */
+    sp_status (*stamps_read)(sp_comm *comm, uint32_t first, uint32_t count, uint64_t *ns, sp_deadline deadline);
+    sp_status (*stamps_clear)(sp_comm *comm, uint32_t first, uint32_t count, void *stream);
+    /* What is enqueued after hold begins when release is called (from any thread), or after SP_HOLD_NS, and then the next wait fails.
+     * CPU ranks, whose calls are done when enqueue returns, do nothing for either. */
+    sp_status (*hold)(sp_comm *comm, void *stream);
+    void (*release)(sp_comm *comm);
+    /* Collective: compares the device clocks; nothing else runs meanwhile. SP_UNAVAILABLE where devices cannot reach one another. */
+    sp_status (*clock)(sp_comm *comm, sp_clock *clock, sp_deadline deadline);
 } sp_seam;
+
+#define SP_HOLD_NS (UINT64_C(5) * 1000000000)
 
 /* Memory of the same size on every rank, each rank's mapped by all: what custom paths are made of. Collective. */
 typedef struct sp_region {

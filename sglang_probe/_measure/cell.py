@@ -27,6 +27,8 @@ Key = tuple[str | int | float, ...]
 _WORDS: Mapping[str, tuple[str, ...]] = FrozenMap(
     {"phase": get_args(Phase), "pattern": get_args(Pattern), "driver": get_args(Driver), "device": get_args(Device)}
 )
+SAMPLES = ("device_us", "host_us", "elapsed_us", "wait_us", "transfer_us")
+"""The fields that hold samples."""
 _NAMES = ("path", "release", "dtype")
 """Must not be empty. Kernel and backend may be: not every path has one."""
 
@@ -55,18 +57,28 @@ class Cell:
     nbytes: int
     world_size: int
     device_us: tuple[Samples, ...]
-    """By rank: every sample, in order; microseconds a call on the device's own clock. Empty where none was taken."""
+    """By rank: every sample, in order; microseconds a call on the device's own clock, none of it spent waiting for the host. What the
+    compute kernel takes alone is subtracted. Empty where none was taken."""
     host_us: tuple[Samples, ...]
-    """By rank: the same on the host's clock."""
+    """By rank: the host's time inside the call, until it returns; of captured calls: of launching the graph, a call."""
     checked: int
     """Results that were compared with the reference, all ranks together."""
     wrong: int
     """Those of them that were not the sum."""
     process: int = 0
     """Which set of fresh processes: the process, not the sample, is what is replicated."""
+    elapsed_us: tuple[Samples, ...] = ()
+    """By rank: from the first call to the end of the last on the host's clock, a call, as a running server has it: host or device,
+    whichever is slower. Empty where none was taken."""
+    wait_us: tuple[Samples, ...] = ()
+    """By rank: of each call, how long it waited for the last rank. Empty where calls were not split."""
+    transfer_us: tuple[Samples, ...] = ()
+    """By rank: of the same calls, the rest: moving the data."""
     before: Mapping[str, Any] = field(default_factory=lambda: FrozenMap({}))
     """`machine_state()` before the first sample."""
     after: Mapping[str, Any] = field(default_factory=lambda: FrozenMap({}))
+    split_error_us: float = 0.0
+    """How far off waits may be because the ranks' clocks were compared; 0 where each rank's own clock was enough, or calls were not split."""
     note: str = ""
     """Why samples are missing, or what else must be known with them."""
 
@@ -84,8 +96,13 @@ class Cell:
         if self.wrong > self.checked:
             raise InputError("wrong", self.wrong, f"only {self.checked} results were checked")
         self._set("compute_us", _compute(self.compute_us, self.pattern))
-        for name in ("device_us", "host_us"):
-            self._set(name, _by_rank(getattr(self, name), name, self.world_size))
+        self._set("split_error_us", _error(self.split_error_us))
+        for name in SAMPLES:
+            given = getattr(self, name)
+            self._set(
+                name,
+                _by_rank(((),) * self.world_size if isinstance(given, tuple) and not given else given, name, self.world_size),
+            )
         for name in ("before", "after"):
             self._set(name, check_mapping(getattr(self, name), name))
 
@@ -124,7 +141,7 @@ class Cell:
         kernel = f" ({self.kernel})" if self.kernel else ""
         beside = f" {self.compute_us:g} us" if self.pattern == "interleaved" else ""
         ranks = f"{self.world_size} {'GPU' if self.device == 'gpu' else 'CPU'} rank{'s' if self.world_size > 1 else ''}"
-        count = max((len(samples) for samples in (*self.device_us, *self.host_us)), default=0)
+        count = max((len(samples) for name in SAMPLES for samples in getattr(self, name)), default=0)
         verdict = "not checked" if not self.checked else f"WRONG: {self.wrong} of {self.checked}" if self.wrong else "correct"
         return (
             *(f"{self.path}{kernel}", self.phase, f"{self.pattern}{beside}", self.driver, human_bytes(self.nbytes), self.dtype),
@@ -134,13 +151,13 @@ class Cell:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON, as a file has it: an infinite sample is "inf" or "-inf"."""
         plain = {one.name: thaw(getattr(self, one.name)) for one in fields(self)}
-        return plain | {name: [_plain(samples) for samples in getattr(self, name)] for name in ("device_us", "host_us")}
+        return plain | {name: [_plain(samples) for samples in getattr(self, name)] for name in SAMPLES}
 
     @classmethod
     def from_dict(cls, plain: object) -> Cell:
         """What `to_dict` gave. Raises InputError."""
         members = members_of(cls, plain)
-        for name in ("device_us", "host_us"):
+        for name in SAMPLES:
             members[name] = _from_plain(members[name], name)
         return cls(**members)
 
@@ -167,6 +184,12 @@ def _compute(value: object, pattern: str) -> float:
     if pattern == "interleaved" and not 0 < us < float("inf"):
         raise InputError("compute_us", us, "give the length of the kernel between two calls, in microseconds")
     return us + 0.0  # -0.0 would be another key
+
+
+def _error(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating) or not 0 <= value < float("inf"):
+        raise InputError("split_error_us", value, "give microseconds, 0 or more")
+    return float(value) + 0.0
 
 
 def _by_rank(value: object, name: str, world_size: int) -> tuple[Samples, ...]:
