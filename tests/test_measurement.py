@@ -111,7 +111,7 @@ def test_samples_cannot_be_changed_through_anyones_array() -> None:
         cell.host_us[0][0] = 9
 
 
-SAMPLES = st.lists(st.floats(allow_nan=False), max_size=4)
+DRAWN = st.lists(st.floats(allow_nan=False), max_size=4)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
@@ -120,7 +120,7 @@ PLAIN = st.recursive(
 )
 
 
-@given(SAMPLES, SAMPLES, TEXT, st.dictionaries(TEXT, PLAIN, max_size=3))
+@given(DRAWN, DRAWN, TEXT, st.dictionaries(TEXT, PLAIN, max_size=3))
 def test_any_samples_text_and_state_survive_a_line(
     device: list[float], host: list[float], text: str, state: dict[str, Any]
 ) -> None:

@@ -78,7 +78,7 @@ class Cell:
     """`machine_state()` before the first sample."""
     after: Mapping[str, Any] = field(default_factory=lambda: FrozenMap({}))
     split_error_us: float = 0.0
-    """How far off waits may be because the ranks' clocks were compared; 0 where each rank's own clock was enough, or calls were not split."""
+    """How far off waits may be because the ranks' clocks were compared; 0 where each rank's own clock was enough, or nothing was split."""
     note: str = ""
     """Why samples are missing, or what else must be known with them."""
 

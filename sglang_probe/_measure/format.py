@@ -27,8 +27,8 @@ nothing else is infinite. A field that is not known is null or an empty string, 
 lone surrogates.
 
 A cell's samples. ``device_us``, ``host_us``, ``elapsed_us``, ``wait_us`` and ``transfer_us`` are arrays, one for each rank in
-order, of every sample that the rank took, in order; an empty array where nothing was timed. ``before`` and ``after`` are the machine's state around the cell: clocks, power,
-temperature, throttle, load.
+order, of every sample that the rank took, in order; an empty array where nothing was timed. ``before`` and ``after`` are the
+machine's state around the cell: clocks, power, temperature, throttle, load.
 
 Versions. A field that is new, or a new word for ``phase``, ``pattern``, ``driver`` or ``device``, makes a new version; a new
 path, kernel, backend, dtype or release is only a name. Every version keeps line 1 as it is described here, up to ``version``,
