@@ -155,6 +155,8 @@ class Coordinator:
         timeout_s: float = 30.0,
         max_bytes: int = 16777216,
         nccl: str | None = None,
+        exchange: Any = None,
+        world_size: int = 0,
     ) -> None: ...
     def all_reduce(self, tensor: Any, /) -> Reduced: ...
     def plan(self, tensor: Any, /) -> tuple[int, int, int, int, int, int, int]: ...
@@ -181,6 +183,39 @@ class Coordinator:
     def runs(self) -> tuple[tuple[str, int], ...]: ...
     def supports(self, path: int, kernel: int, dtype: int, nbytes: int, /) -> str: ...
     def cost(self, tensor: Any, rounds: int = 20, /) -> tuple[float, float, float | None]: ...
+    def enqueue(self, tensor: Any, calls: int = 1, compute_us: float = 0.0, stamp: int = 0) -> float:
+        """The path that ``all_reduce`` would take now, ``calls`` times, without its Python layer; host microseconds of one call.
+
+        Timed are the output that SGLang allocates and the path, not the compute of ``compute_us`` before each call. With ``stamp``, call i
+        has the slots from ``stamp + 5 * i`` on: before it, ENTER, MET and LEFT of a path that stamps (else 0), after it. While the stream
+        captures, all of it is recorded. In place, the tensor is summed again and again.
+        """
+
+    def spin(self, us: float, stream: int = 0) -> None:
+        """Compute that is only time, on the stream."""
+
+    def hold(self, stream: int = 0) -> None:
+        """What is enqueued from here on begins at ``release()``; after 5 s by itself, and then the next wait fails."""
+
+    def release(self) -> None:
+        """Lets go what ``hold()`` held, if anything; from any thread."""
+
+    def mark(self, which: int, stream: int = 0) -> None:
+        """The beginning (0) or the end (1) of what ``elapsed()`` measures."""
+
+    def elapsed(self) -> float:
+        """Device microseconds between the marks; waits for the second."""
+
+    def stamp(self, slot: int, stream: int = 0) -> None:
+        """The device's clock into a slot, 1 to 16384, when the stream comes to it."""
+
+    def stamps(self, first: int, count: int) -> NDArray[np.uint64]:
+        """ns of this rank's device clock; 0 where there is none. The stream was waited for."""
+
+    def clear_stamps(self, first: int, count: int, stream: int = 0) -> None: ...
+    def clock(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Offset and error of each rank's device clock, microseconds: its time minus its offset is rank 0's. Collective."""
+
     def comm(self) -> Any: ...
     def ran(self, path: int, /) -> int: ...
     def describe(self) -> str: ...

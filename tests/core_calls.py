@@ -57,7 +57,7 @@ class InPython:
         pass
 
 
-def _alone() -> Alone:
+def new_alone() -> Alone:
     board = _core.board_create(1, _ARENA)
     try:
         c = Alone(None, board, 0, 0, 5.0, 1 << 16)
@@ -72,7 +72,7 @@ def _alone() -> Alone:
 
 
 def _closed() -> None:
-    _alone().close()
+    new_alone().close()
 
 
 def _reduce() -> None:
@@ -116,7 +116,7 @@ TENSOR = np.ones(1024, np.float32)
 READ_ONLY = np.ones(4, np.float32)
 READ_ONLY.flags.writeable = False
 BARE, PYTHON = Bare(), InPython()
-COORDINATOR = _alone()
+COORDINATOR = new_alone()
 REDUCED = COORDINATOR.all_reduce(TENSOR)
 COORDINATOR.begin_graph()
 GRAPH = COORDINATOR.end_graph()
@@ -133,6 +133,37 @@ def _attributes(owner: str, of: object, names: tuple[str, ...]) -> dict[str, Thu
 
 def _read_only(owner: str, of: object, names: tuple[str, ...]) -> dict[str, Thunk]:
     return {f"{owner}.{name}": lambda name=name: setattr(of, name, 1) for name in names}  # type: ignore[misc] # bound early
+
+
+def _enqueue() -> None:
+    """A new tensor, in place, a path in Python; stamped; captured."""
+    for settings, tensor in ((_BUILT, TENSOR), (_IN_PLACE, TENSOR), (_IN_PLACE, BARE)):
+        COORDINATOR.configure(*settings)
+        COORDINATOR.enqueue(tensor, calls=2, compute_us=0.5, stamp=1)
+    try:
+        COORDINATOR.register_path(8, PYTHON)
+        COORDINATOR.enqueue(TENSOR, stamp=1)
+    finally:
+        COORDINATOR.register_path(8, None)
+        COORDINATOR.configure(*_BUILT)
+    COORDINATOR.begin_graph()
+    try:
+        COORDINATOR.enqueue(TENSOR, 2, 0.5, 1)
+    finally:
+        _end().replay()
+
+
+def _marked() -> float:
+    COORDINATOR.mark(0)
+    COORDINATOR.mark(1, stream=0)
+    return COORDINATOR.elapsed()
+
+
+def _held() -> None:
+    try:
+        COORDINATOR.hold()
+    finally:
+        COORDINATOR.release()
 
 
 GOOD: dict[str, Thunk] = {
@@ -188,6 +219,16 @@ GOOD: dict[str, Thunk] = {
     "Coordinator.supports": lambda: (COORDINATOR.supports(1, 1, 0, 4096), COORDINATOR.supports(10, 0, 0, 4096)),
     "Coordinator.ran": lambda: COORDINATOR.ran(1),
     "Coordinator.cost": lambda: COORDINATOR.cost(TENSOR, 2),
+    "Coordinator.enqueue": _enqueue,
+    "Coordinator.spin": lambda: COORDINATOR.spin(0.5),
+    "Coordinator.hold": _held,
+    "Coordinator.release": lambda: COORDINATOR.release(),
+    "Coordinator.mark": _marked,
+    "Coordinator.elapsed": _marked,
+    "Coordinator.stamp": lambda: COORDINATOR.stamp(16384, stream=0),
+    "Coordinator.stamps": lambda: COORDINATOR.stamps(1, 16384),
+    "Coordinator.clear_stamps": lambda: COORDINATOR.clear_stamps(first=16384, count=1),
+    "Coordinator.clock": lambda: COORDINATOR.clock(),
     "Coordinator.comm": lambda: COORDINATOR.comm(),
     "Coordinator.describe": lambda: COORDINATOR.describe(),
     "Coordinator.close": _closed,
@@ -249,6 +290,16 @@ BAD: dict[str, Thunk] = {
     "Coordinator.supports": lambda: COORDINATOR.supports(1, 1, 0, "x"),  # type: ignore[arg-type] # bad on purpose
     "Coordinator.ran": lambda: COORDINATOR.ran(99),
     "Coordinator.cost": lambda: COORDINATOR.cost(TENSOR, 0),
+    "Coordinator.enqueue": lambda: COORDINATOR.enqueue(READ_ONLY, 2, 0.5, 1),
+    "Coordinator.spin": lambda: COORDINATOR.spin(-1.0),
+    "Coordinator.hold": lambda: COORDINATOR.hold("x"),  # type: ignore[arg-type] # bad on purpose
+    "Coordinator.release": lambda: COORDINATOR.release(1),  # type: ignore[call-arg] # bad on purpose
+    "Coordinator.mark": lambda: COORDINATOR.mark(2),
+    "Coordinator.elapsed": lambda: COORDINATOR.elapsed(1),  # type: ignore[call-arg] # bad on purpose
+    "Coordinator.stamp": lambda: COORDINATOR.stamp(0),
+    "Coordinator.stamps": lambda: COORDINATOR.stamps(16384, 2),
+    "Coordinator.clear_stamps": lambda: COORDINATOR.clear_stamps(1, 0),
+    "Coordinator.clock": lambda: COORDINATOR.clock(1),  # type: ignore[call-arg] # bad on purpose
     "Coordinator.comm": lambda: COORDINATOR.comm(1),  # type: ignore[call-arg] # bad on purpose
     "Coordinator.describe": lambda: COORDINATOR.describe(1),  # type: ignore[call-arg] # bad on purpose
     "Coordinator.close": lambda: COORDINATOR.close(1),  # type: ignore[call-arg] # bad on purpose

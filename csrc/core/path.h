@@ -15,11 +15,12 @@
 #include "names.h"
 #include "status.h"
 
-#define SP_SEAM_ABI     2
-#define SP_RANKS_MAX    16
-#define SP_HANDLE_BYTES 128
-#define SP_SEAM_CAPSULE "sglang_probe._gpu.seam" /* name of the capsule that holds an sp_seam */
-#define SP_STAMPS       16384                    /* slots 1 to 16384 hold times that a device took for one rank */
+#define SP_SEAM_ABI         2
+#define SP_RANKS_MAX        16
+#define SP_HANDLE_BYTES     128
+#define SP_SEAM_CAPSULE     "sglang_probe._gpu.seam"     /* name of the capsule that holds an sp_seam */
+#define SP_EXCHANGE_CAPSULE "sglang_probe._gpu.exchange" /* the same of an sp_exchange, for ranks on several machines */
+#define SP_STAMPS           16384                        /* slots 1 to 16384 hold times that a device took for one rank */
 
 typedef struct sp_comm sp_comm;   /* one rank's communicators on one device */
 typedef struct sp_graph sp_graph; /* captured calls */
@@ -63,8 +64,9 @@ typedef struct sp_work {
 } sp_work;
 
 /* What a path that can look inside its call stamps: on its own device's clock, which no other device shares. The wait for the last rank is
- * from ENTER to MET, moving the data from MET to LEFT. A kernel whose flag travels in the data has MET when the last rank's first data is
- * there. A path that cannot (NCCL, torch) leaves the slots alone. */
+ * from ENTER (what this rank stages for the others is there, and none of them can know it yet) to MET, moving the data from MET to LEFT. A
+ * kernel whose flag travels in the data has MET when the last rank's first data is there. A path that cannot (NCCL, torch) leaves the slots
+ * alone. */
 enum { SP_STAMP_ENTER, SP_STAMP_MET, SP_STAMP_LEFT, SP_STAMPS_CALL };
 
 /* Where a rank's device clock stands against rank 0's: its time minus offset_ns is rank 0's, within error_ns either way. */
@@ -134,7 +136,8 @@ typedef struct sp_seam {
     sp_status (*spin)(sp_comm *comm, uint64_t ns, void *stream);
     /* The device's clock, in ns, into this slot when the stream comes to it. */
     sp_status (*stamp)(sp_comm *comm, uint32_t slot, void *stream);
-    /* Stamps as they are now: the caller has waited for the stream. A slot that nothing wrote since it was cleared is 0. */
+    /* Stamps as they are now: the caller has waited for the stream. A slot that nothing wrote since it was cleared is 0. Clearing is in the
+     * stream's order, and recorded where it is captured. */
     sp_status (*stamps_read)(sp_comm *comm, uint32_t first, uint32_t count, uint64_t *ns, sp_deadline deadline);
     sp_status (*stamps_clear)(sp_comm *comm, uint32_t first, uint32_t count, void *stream);
     /* What is enqueued after hold begins when release is called (from any thread), or after SP_HOLD_NS, and then the next wait fails.

@@ -139,8 +139,8 @@ sp_status sp_board_attach(int fd, int rank, sp_board **board) {
     status = take_rank(b);
     if (status) goto unmap;
     cpu_set_t cores;
-    bool crowded = !sched_getaffinity(0, sizeof cores, &cores) && CPU_COUNT(&cores) < b->size;
-    b->spins = crowded ? SPINS_CROWDED : SPINS;
+    b->crowded = !sched_getaffinity(0, sizeof cores, &cores) && CPU_COUNT(&cores) < b->size;
+    b->spins = b->crowded ? SPINS_CROWDED : SPINS;
     arena->bytes = b->arena_bytes;
     b->blocks = arena;
     *board = b;
@@ -174,5 +174,6 @@ void sp_board_detach(sp_board *board) {
 
 int sp_board_size(const sp_board *board) { return board->size; }
 int sp_board_spins(const sp_board *board) { return board->spins; }
+void sp_board_hurry(sp_board *board, bool on) { board->hurry = on && !board->crowded; }
 void *sp_board_base(sp_board *board) { return board->shared; }
 size_t sp_board_bytes(const sp_board *board) { return board->bytes; }

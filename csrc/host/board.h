@@ -67,5 +67,8 @@ void sp_board_wake(uint32_t *word);
 void sp_board_signal(sp_board *board, uint32_t *word, uint32_t value);
 /* Looks before a wait sleeps: none to speak of where there are more ranks than cores. */
 int sp_board_spins(const sp_board *board);
+/* While this is on, a wait looks for up to 20 ms before it sleeps, where there is a core for each rank: to be woken takes some 20 us,
+ * which a measured wait must not hold. */
+void sp_board_hurry(sp_board *board, bool on);
 
 #endif

@@ -66,6 +66,7 @@ struct sp_board {
     block *blocks;
     size_t reserved; /* bytes of this rank's arena that have pages */
     int spins;
+    bool crowded, hurry; /* more ranks than cores; see sp_board_hurry */
     uint32_t gathers;
     const char *phase;               /* as last written */
     int64_t looked_ns;               /* when the peers' processes were last looked for */

@@ -52,6 +52,7 @@ struct sp_comm {
     uint64_t noted; /* registered addresses that were recorded since the last registered() */
     uint64_t ran[SP_PATH_COUNT];
     int64_t mark_ns[2];
+    uint64_t stamps[SP_STAMPS + 1]; /* ns, by slot; slot 0 is nobody's */
     _Atomic bool aborted;
     bool broken; /* this rank's steps are not the others' any more */
     char why[256];
@@ -76,11 +77,17 @@ typedef struct host_call {
     uint64_t nbytes;
     size_t element; /* bytes */
     uint8_t dtype;
+    uint32_t stamp; /* slot of SP_STAMP_ENTER, or 0 */
     const kernel_plan *plan;
     const uint8_t *source[SP_RANKS_MAX]; /* where each rank's whole input is read in place; NULL: in its stage */
     bool in_place;                       /* any of them: nobody returns before all have read */
     sp_deadline deadline;
 } host_call;
+
+/* The time now as the call's SP_STAMP_*, where the call is stamped: `stamp` is its slot, or 0. */
+static inline void sp_host_stamp_call(sp_comm *comm, uint32_t stamp, int which) {
+    if (stamp) comm->stamps[stamp + (uint32_t)which] = (uint64_t)sp_now_ns();
+}
 
 /* One more step of this rank; that a peer has made as many; that all have; a step and that all have (steps.c). */
 void sp_host_step(sp_comm *comm);
@@ -119,8 +126,17 @@ sp_status sp_host_export(sp_comm *comm, const void *data, sp_handle *handle);
 sp_status sp_host_open(sp_comm *comm, const sp_handle *handle, void **data);
 void sp_host_close(sp_comm *comm, const sp_handle *handle, void *data);
 
+/* What a capture keeps, and a replay does (graph.c). */
+typedef struct host_recorded {
+    enum { HOST_CALL, HOST_COPY, HOST_SPIN, HOST_STAMP, HOST_CLEAR } kind;
+    uint32_t slot, slots; /* of a stamp; the first of those that are cleared, and how many */
+    uint64_t ns;          /* of a spin */
+    sp_work work;         /* a call, or a copy of nbytes from in (NULL: zeros) to out */
+} host_recorded;
+
 /* Captured calls (graph.c). */
-sp_status sp_host_record(sp_comm *comm, const sp_work *work);
+sp_status sp_host_record(sp_comm *comm, const host_recorded *what);
+sp_status sp_host_record_call(sp_comm *comm, const sp_work *work);
 sp_status sp_host_capturing(sp_comm *comm, void *stream, bool *capturing);
 sp_status sp_host_copy(sp_comm *comm, void *to, const void *from, size_t bytes, void *stream);
 sp_status sp_host_capture_begin(sp_comm *comm, void *stream);
@@ -128,6 +144,18 @@ sp_status sp_host_capture_end(sp_comm *comm, void *stream, sp_graph **graph);
 sp_status sp_host_registered(sp_comm *comm, uint64_t *addresses, sp_deadline deadline);
 sp_status sp_host_replay(sp_comm *comm, sp_graph *graph, void *stream, sp_deadline deadline);
 void sp_host_graph_free(sp_comm *comm, sp_graph *graph);
+
+/* What measuring needs beside the calls (measure.c). */
+sp_status sp_host_check_slots(uint32_t first, uint32_t count);
+sp_status sp_host_spin(sp_comm *comm, uint64_t ns, void *stream);
+sp_status sp_host_stamp(sp_comm *comm, uint32_t slot, void *stream);
+sp_status sp_host_stamps_read(sp_comm *comm, uint32_t first, uint32_t count, uint64_t *ns, sp_deadline deadline);
+sp_status sp_host_stamps_clear(sp_comm *comm, uint32_t first, uint32_t count, void *stream);
+sp_status sp_host_hold(sp_comm *comm, void *stream);
+void sp_host_release(sp_comm *comm);
+sp_status sp_host_clock(sp_comm *comm, sp_clock *clock, sp_deadline deadline);
+sp_status sp_host_mark(sp_comm *comm, int which, void *stream);
+sp_status sp_host_elapsed(sp_comm *comm, double *us, sp_deadline deadline);
 
 /* dst[i] = the sum over the sources, in their order (reduce.c). dst may be one of them, or apart from all. */
 bool sp_host_sums(uint8_t dtype); /* fp8 is not summed */

@@ -42,6 +42,28 @@ static void push(sp_comm *comm, const host_call *call, int to) {
     }
 }
 
+/* The first word of rank r's message is there, after at most `looks` looks. */
+static bool has_come(const sp_comm *comm, int r, int looks) {
+    const flagged_word *message = message_at(comm, comm->world.rank, r);
+    while ((uint32_t)(atomic_load_explicit(message, memory_order_relaxed) >> 32) != comm->turn) {
+        if (looks-- <= 0) return false;
+        sp_backoff(0);
+    }
+    return true;
+}
+
+/* Of a stamped call: waits for everybody's first word before any message is taken apart, so that no copy counts as waiting. */
+static sp_status meet_first(sp_comm *comm, host_call *call, bool *agreed) {
+    for (int r = 0; r < comm->world.size && !*agreed; r++) {
+        if (r == comm->world.rank || has_come(comm, r, sp_board_spins(comm->board))) continue;
+        SP_TRY(sp_host_agree(comm, call));
+        *agreed = true;
+    }
+    if (!*agreed) sp_host_stamp_call(comm, call->stamp, SP_STAMP_MET);
+    call->stamp = 0; /* they have met: to agree later, because a last word is late, is no second time */
+    return SP_OK;
+}
+
 /* Takes rank r's message apart into `to`; false where a word is not there after `looks` looks, or is of another call. */
 static bool pull(sp_comm *comm, const host_call *call, int r, int looks, uint8_t *to) {
     const flagged_word *message = message_at(comm, comm->world.rank, r);
@@ -72,9 +94,11 @@ sp_status sp_host_flagged(sp_comm *comm, host_call *call) {
     comm->turn++;
     /* What this rank read in the turn before is read before its peers may write it again; the fence below is the other half. */
     atomic_thread_fence(memory_order_release);
+    sp_host_stamp_call(comm, call->stamp, SP_STAMP_ENTER);
     for (int r = 0; r < comm->world.size; r++)
         if (r != me) push(comm, call, r);
     sp_host_announce(comm, call);
+    if (call->stamp) SP_TRY(meet_first(comm, call, &agreed));
     for (int r = 0; r < comm->world.size; r++) {
         uint8_t *message = comm->scratch + (size_t)r * SP_HOST_FLAGGED;
         sources[r] = r == me ? call->in : message;

@@ -1,4 +1,5 @@
-/* Captured calls: a list that keeps the pointers, and runs again with whatever lies there then. Called through the seam.
+/* Captured calls, and what was recorded between them: a list that keeps the pointers, and runs again with whatever lies there then.
+ * Called through the seam.
  * Invariant: while a capture is open nothing runs, and the list's order is the order of the calls. */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -7,27 +8,28 @@
 #include "comm.h"
 
 struct sp_graph {
-    sp_work *works; /* where path is SP_PATH_NONE: a copy of nbytes from in (NULL: zeros) to out */
+    host_recorded *all;
     size_t count, room;
 };
 
-static sp_status add(sp_comm *comm, const sp_work *work) {
+sp_status sp_host_record(sp_comm *comm, const host_recorded *what) {
     sp_graph *graph = comm->recording;
     if (graph->count == graph->room) {
         size_t room = graph->room ? graph->room * 2 : 16;
-        sp_work *works = realloc(graph->works, room * sizeof *works);
-        if (!works) return sp_fail(SP_NOMEM, "no memory for call %zu of a capture", graph->count + 1);
-        graph->works = works;
+        host_recorded *all = realloc(graph->all, room * sizeof *all);
+        if (!all) return sp_fail(SP_NOMEM, "no memory for part %zu of a capture", graph->count + 1);
+        graph->all = all;
         graph->room = room;
     }
-    graph->works[graph->count] = *work;
-    graph->works[graph->count++].flags &= (uint8_t)~SP_WORK_CAPTURING;
+    graph->all[graph->count++] = *what;
     return SP_OK;
 }
 
-sp_status sp_host_record(sp_comm *comm, const sp_work *work) {
+sp_status sp_host_record_call(sp_comm *comm, const sp_work *work) {
     SP_TRY(sp_host_check(comm, work));
-    SP_TRY(add(comm, work));
+    host_recorded call = {.kind = HOST_CALL, .work = *work};
+    call.work.flags &= (uint8_t)~SP_WORK_CAPTURING;
+    SP_TRY(sp_host_record(comm, &call));
     if (work->flags & SP_WORK_REGISTERED) comm->noted++;
     return SP_OK;
 }
@@ -43,7 +45,8 @@ sp_status sp_host_copy(sp_comm *comm, void *to, const void *from, size_t bytes, 
     (void)stream;
     if (!bytes) return SP_OK;
     if (!to) return sp_fail(SP_INVALID, "a copy of %zu bytes to no address", bytes);
-    if (comm->recording) return add(comm, &(sp_work){.in = from, .out = to, .nbytes = bytes, .path = SP_PATH_NONE});
+    host_recorded copy = {.kind = HOST_COPY, .work = {.in = from, .out = to, .nbytes = bytes}};
+    if (comm->recording) return sp_host_record(comm, &copy);
     copy_now(to, from, bytes);
     return SP_OK;
 }
@@ -84,23 +87,29 @@ sp_status sp_host_registered(sp_comm *comm, uint64_t *addresses, sp_deadline dea
     return SP_OK;
 }
 
+static sp_status run_again(sp_comm *comm, const host_recorded *what, sp_deadline deadline) {
+    sp_work work = what->work;
+    work.deadline = deadline;
+    switch (what->kind) {
+    case HOST_CALL: return sp_host_run(comm, &work);
+    case HOST_COPY: copy_now(work.out, work.in, work.nbytes); return SP_OK;
+    case HOST_SPIN: return sp_host_spin(comm, what->ns, NULL);
+    case HOST_STAMP: return sp_host_stamp(comm, what->slot, NULL);
+    case HOST_CLEAR: return sp_host_stamps_clear(comm, what->slot, what->slots, NULL);
+    }
+    return sp_fail(SP_INTERNAL, "a capture holds a part of kind %d", (int)what->kind);
+}
+
 sp_status sp_host_replay(sp_comm *comm, sp_graph *graph, void *stream, sp_deadline deadline) {
     (void)stream;
     if (comm->recording) return sp_fail(SP_INVALID, "a replay while a capture is open: end it first");
-    for (size_t i = 0; i < graph->count; i++) {
-        sp_work work = graph->works[i];
-        work.deadline = deadline;
-        if (work.path == SP_PATH_NONE)
-            copy_now(work.out, work.in, work.nbytes);
-        else
-            SP_TRY(sp_host_run(comm, &work));
-    }
+    for (size_t i = 0; i < graph->count; i++) SP_TRY(run_again(comm, &graph->all[i], deadline));
     return SP_OK;
 }
 
 void sp_host_graph_free(sp_comm *comm, sp_graph *graph) {
     (void)comm;
     if (!graph) return;
-    free(graph->works);
+    free(graph->all);
     free(graph);
 }

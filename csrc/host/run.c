@@ -75,6 +75,7 @@ sp_status sp_host_check(const sp_comm *comm, const sp_work *work) {
         work->nbytes % (unsigned)sp_dtype_bytes[work->dtype] != 0)
         return sp_fail(SP_INVALID, "%" PRIu64 " elements of %d bytes are not %" PRIu64 " bytes", work->count,
                        sp_dtype_bytes[work->dtype], work->nbytes);
+    if (work->stamp) SP_TRY(sp_host_check_slots(work->stamp, SP_STAMPS_CALL));
     uintptr_t in = (uintptr_t)work->in, out = (uintptr_t)work->out, apart = in > out ? in - out : out - in;
     if (work->count && (!in || !out)) return sp_fail(SP_INVALID, "%" PRIu64 " elements at no address", work->count);
     if (apart && apart < work->nbytes)
@@ -93,6 +94,8 @@ static uint64_t source_of(const sp_comm *comm, const sp_work *work, const kernel
 
 static sp_status run_plan(sp_comm *comm, const sp_work *work, const kernel_plan *plan) {
     if (comm->world.size == 1) {
+        sp_host_stamp_call(comm, work->stamp, SP_STAMP_ENTER);
+        sp_host_stamp_call(comm, work->stamp, SP_STAMP_MET);
         if (work->in != work->out && work->nbytes) memcpy(work->out, work->in, work->nbytes);
         return SP_OK;
     }
@@ -101,6 +104,7 @@ static sp_status run_plan(sp_comm *comm, const sp_work *work, const kernel_plan 
                       .nbytes = work->nbytes,
                       .element = (size_t)sp_dtype_bytes[work->dtype],
                       .dtype = work->dtype,
+                      .stamp = work->stamp,
                       .plan = plan,
                       .deadline = work->deadline};
     call.header.call = (sp_board_call){0, work->nbytes, work->path, work->kernel, work->dtype, 0};
@@ -114,8 +118,11 @@ sp_status sp_host_run(sp_comm *comm, const sp_work *work) {
     SP_TRY(sp_host_check(comm, work));
     const kernel_plan *plan = plan_of(comm, work);
     sp_board_phase(comm->board, plan->phase);
+    sp_board_hurry(comm->board, work->stamp != 0);
     sp_status status = run_plan(comm, work, plan);
+    sp_board_hurry(comm->board, false);
     if (!status) {
+        sp_host_stamp_call(comm, work->stamp, SP_STAMP_LEFT);
         comm->ran[work->path]++;
     } else if (status != SP_MISMATCH) {
         comm->broken = true;

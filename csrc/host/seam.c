@@ -6,7 +6,7 @@
 static sp_status host_supports(sp_comm *comm, const sp_work *work) { return sp_host_check(comm, work); }
 
 static sp_status host_enqueue(sp_comm *comm, const sp_work *work) {
-    if (comm->recording) return sp_host_record(comm, work);
+    if (comm->recording) return sp_host_record_call(comm, work);
     if (work->flags & SP_WORK_CAPTURING) return sp_fail(SP_INVALID, "a captured call, and nothing is being captured");
     return sp_host_run(comm, work);
 }
@@ -15,22 +15,6 @@ static sp_status host_wait(sp_comm *comm, void *stream, sp_deadline deadline) {
     (void)stream;
     (void)deadline; /* every call was done when it returned */
     return comm->broken ? sp_fail(SP_PEER, "rank %d's communicator ended: %s", comm->world.rank, comm->why) : SP_OK;
-}
-
-static sp_status host_mark(sp_comm *comm, int which, void *stream) {
-    (void)stream;
-    if (which != 0 && which != 1) return sp_fail(SP_INVALID, "mark %d: 0 is before, 1 after", which);
-    if (comm->recording) return sp_fail(SP_INVALID, "a mark in a capture would not run: take it around the replay");
-    comm->mark_ns[which] = sp_now_ns();
-    return SP_OK;
-}
-
-static sp_status host_elapsed(sp_comm *comm, double *us, sp_deadline deadline) {
-    (void)deadline;
-    if (comm->recording || !comm->mark_ns[0] || !comm->mark_ns[1])
-        return sp_fail(SP_INVALID, "no time was taken: mark 0, the calls, mark 1, outside a capture");
-    *us = (double)(comm->mark_ns[1] - comm->mark_ns[0]) / 1e3;
-    return SP_OK;
 }
 
 static uint64_t host_ran(sp_comm *comm, uint8_t path) { return path < SP_PATH_COUNT ? comm->ran[path] : 0; }
@@ -77,8 +61,15 @@ const sp_seam sp_host_seam = {
     .registered = sp_host_registered,
     .replay = sp_host_replay,
     .graph_free = sp_host_graph_free,
-    .mark = host_mark,
-    .elapsed = host_elapsed,
+    .mark = sp_host_mark,
+    .elapsed = sp_host_elapsed,
     .wait = host_wait,
     .ran = host_ran,
+    .spin = sp_host_spin,
+    .stamp = sp_host_stamp,
+    .stamps_read = sp_host_stamps_read,
+    .stamps_clear = sp_host_stamps_clear,
+    .hold = sp_host_hold,
+    .release = sp_host_release,
+    .clock = sp_host_clock,
 };

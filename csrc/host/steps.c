@@ -48,6 +48,7 @@ static sp_status take_source(sp_comm *comm, host_call *call, int r, uint64_t sou
 sp_status sp_host_agree(sp_comm *comm, host_call *call) {
     int me = comm->world.rank;
     SP_TRY(sp_host_await_all(comm, call->deadline));
+    sp_host_stamp_call(comm, call->stamp, SP_STAMP_MET);
     for (int r = 0; r < comm->world.size; r++) {
         const call_header *theirs = &lane_of(comm, r)->header[comm->turn % 2];
         if (theirs->call.path == SP_PATH_NONE)
@@ -60,6 +61,7 @@ sp_status sp_host_agree(sp_comm *comm, host_call *call) {
 }
 
 sp_status sp_host_enter(sp_comm *comm, host_call *call) {
+    sp_host_stamp_call(comm, call->stamp, SP_STAMP_ENTER);
     sp_host_announce(comm, call);
     return sp_host_agree(comm, call);
 }

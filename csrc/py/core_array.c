@@ -1,5 +1,5 @@
-/* What makes NumPy arrays: the walk over all states, the classes of calls, and a Router over many sizes; and what reads them.
- * Called by core_rules.c, core_router.c and core_tensor.c; the only file that uses NumPy's C API. Invariant: the GIL is released around core calls
+/* What makes NumPy arrays: the walk over all states, the classes of calls, a Router over many sizes, stamps; and what reads
+ * them. Called by core_rules.c, core_router.c, core_measure.c and core_tensor.c; the only file that uses NumPy's C API. Invariant: the GIL is released around core calls
  * that see pointers and counts only. */
 #include "core_tensor.h"
 
@@ -23,6 +23,13 @@ PyObject *sp_classes_array(const sp_classes *classes) {
     PyObject *array = PyArray_SimpleNew(2, shape, NPY_UINT64);
     if (!array) return NULL;
     if (classes->count) memcpy(PyArray_DATA((PyArrayObject *)array), classes->rows, classes->count * sizeof *classes->rows);
+    return array;
+}
+
+PyObject *sp_stamps_array(size_t count, uint64_t **stamps) {
+    npy_intp shape[] = {(npy_intp)count};
+    PyObject *array = PyArray_SimpleNew(1, shape, NPY_UINT64);
+    if (array) *stamps = PyArray_DATA((PyArrayObject *)array);
     return array;
 }
 

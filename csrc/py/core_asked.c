@@ -69,6 +69,10 @@ PyObject *sp_coordinator_describe(PyObject *self, PyObject *unused) {
     (void)unused;
     coordinator_object *c = (coordinator_object *)self;
     char text[768] = "closed";
-    if (c->board) sp_board_describe(c->board, text, sizeof text);
+    if (c->board && c->exchange_owner)
+        snprintf(text, sizeof text, "rank %d of %d meets the others over NCCL: where they stand is not known", c->world.rank,
+                 c->world.size);
+    else if (c->board)
+        sp_board_describe(c->board, text, sizeof text);
     return PyUnicode_FromString(text);
 }

@@ -23,6 +23,7 @@ static const sp_seam *seam_of(PyObject *device) {
 }
 
 static void leave(coordinator_object *c) {
+    sp_coordinator_let_go(c);
     const sp_seam *seam = c->seam;
     sp_comm *comm = c->comm;
     sp_board *board = c->board;
@@ -32,10 +33,27 @@ static void leave(coordinator_object *c) {
     Py_BEGIN_ALLOW_THREADS if (seam && comm) seam->leave(comm, broken);
     if (board && !lent) sp_board_detach(board);
     Py_END_ALLOW_THREADS if (lent) c->left_board = board; /* arrays lie on it: the last Buffer unmaps it */
+    Py_CLEAR(c->exchange_owner);
+}
+
+/* Ranks on several machines: how they meet, and how many they are; the board is this process's own. False with an exception. */
+static bool take_exchange(coordinator_object *c, PyObject *capsule, int size) {
+    if (capsule == Py_None) return true;
+    const sp_exchange *exchange = PyCapsule_GetPointer(capsule, SP_EXCHANGE_CAPSULE);
+    if (!exchange) return false;
+    if (size < 1 || size > SP_RANKS_MAX || c->world.rank < 0 || c->world.rank >= size) {
+        PyErr_Format(PyExc_ValueError, "rank %d of world_size=%d: 1 to %d ranks meet over an exchange", c->world.rank, size,
+                     SP_RANKS_MAX);
+        return false;
+    }
+    Py_XSETREF(c->exchange_owner, Py_NewRef(capsule));
+    c->world.size = size;
+    c->world.exchange = *exchange;
+    return true;
 }
 
 static int join(coordinator_object *c, const sp_seam *seam, PyObject *device, int fd, double timeout_s) {
-    sp_status status = sp_board_attach(fd, c->world.rank, &c->board);
+    sp_status status = sp_board_attach(fd, c->exchange_owner ? 0 : c->world.rank, &c->board);
     if (status) {
         sp_raise_text(c->state, status, sp_error());
         return -1;
@@ -43,8 +61,10 @@ static int join(coordinator_object *c, const sp_seam *seam, PyObject *device, in
     c->joined = true;
     c->pid = (int)getpid();
     c->timeout_s = timeout_s;
-    c->world.size = sp_board_size(c->board);
-    c->world.exchange = sp_board_exchange(c->board);
+    if (!c->exchange_owner) {
+        c->world.size = sp_board_size(c->board);
+        c->world.exchange = sp_board_exchange(c->board);
+    }
     sp_comm *comm = NULL;
     Py_BEGIN_ALLOW_THREADS status = seam->join(&c->world, sp_deadline_in(timeout_s), &comm);
     Py_END_ALLOW_THREADS c->world.nccl_path = NULL; /* its text is the caller's */
@@ -67,10 +87,11 @@ static bool check_timeout(double seconds) {
 }
 
 static int coordinator_init(PyObject *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"device", "board", "rank", "ordinal", "timeout_s", "max_bytes", "nccl", NULL};
+    static char *names[] = {"device",    "board", "rank",     "ordinal",    "timeout_s",
+                            "max_bytes", "nccl",  "exchange", "world_size", NULL};
     coordinator_object *c = (coordinator_object *)self;
-    PyObject *device;
-    int fd;
+    PyObject *device, *exchange = Py_None;
+    int fd, size = 0;
     unsigned long long max_bytes = UINT64_C(16) << 20;
     double timeout_s = 30;
     const char *nccl = NULL;
@@ -78,12 +99,12 @@ static int coordinator_init(PyObject *self, PyObject *args, PyObject *kwargs) {
         PyErr_SetString(PyExc_TypeError, "a Coordinator joins once; make a new one");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oii|idKz", names, &device, &fd, &c->world.rank, &c->world.ordinal, &timeout_s,
-                                     &max_bytes, &nccl) ||
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oii|idKzOi", names, &device, &fd, &c->world.rank, &c->world.ordinal,
+                                     &timeout_s, &max_bytes, &nccl, &exchange, &size) ||
         !check_timeout(timeout_s))
         return -1;
     const sp_seam *seam = seam_of(device);
-    if (!seam) return -1;
+    if (!seam || !take_exchange(c, exchange, size)) return -1;
     c->world.max_bytes = max_bytes;
     c->world.nccl_path = nccl;
     return join(c, seam, device, fd, timeout_s);
@@ -103,7 +124,7 @@ static PyObject *coordinator_new(PyTypeObject *type, PyObject *args, PyObject *k
     return (PyObject *)c;
 }
 
-static PyObject *coordinator_close(PyObject *self, PyObject *unused) {
+PyObject *sp_coordinator_close(PyObject *self, PyObject *unused) {
     (void)unused;
     coordinator_object *c = (coordinator_object *)self;
     if (!sp_coordinator_idle(c)) return NULL;
@@ -112,7 +133,7 @@ static PyObject *coordinator_close(PyObject *self, PyObject *unused) {
 }
 
 /* configure(settings, release, facts, context, off, on, kernel, derived) */
-static PyObject *coordinator_configure(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+PyObject *sp_coordinator_configure(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     coordinator_object *c = (coordinator_object *)self;
     core_case parsed;
     uint64_t off, on;
@@ -148,7 +169,7 @@ static PyObject *coordinator_configure(PyObject *self, PyObject *const *args, Py
     Py_RETURN_NONE;
 }
 
-static PyObject *coordinator_register_path(PyObject *self, PyObject *args) {
+PyObject *sp_coordinator_register_path(PyObject *self, PyObject *args) {
     coordinator_object *c = (coordinator_object *)self;
     int path;
     PyObject *implementation;
@@ -162,31 +183,7 @@ static PyObject *coordinator_register_path(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* graph_capture(): enter, and leave with the addresses that were captured exchanged among the ranks. */
-static PyObject *coordinator_enter_capture(PyObject *self, PyObject *unused) {
-    (void)unused;
-    coordinator_object *c = (coordinator_object *)self;
-    if (!sp_coordinator_ready(c)) return NULL;
-    c->captures++;
-    Py_RETURN_NONE;
-}
-
-static PyObject *coordinator_exit_capture(PyObject *self, PyObject *unused) {
-    (void)unused;
-    coordinator_object *c = (coordinator_object *)self;
-    uint64_t addresses = 0;
-    if (!sp_coordinator_idle(c)) return NULL;
-    if (c->captures) c->captures--;
-    if (!sp_coordinator_ready(c)) return NULL;
-    if (c->captures) return PyLong_FromLong(0);
-    sp_status status;
-    c->busy = true;
-    Py_BEGIN_ALLOW_THREADS status = c->seam->registered(c->comm, &addresses, sp_coordinator_deadline(c));
-    Py_END_ALLOW_THREADS sp_coordinator_done(c);
-    return status ? sp_coordinator_fail(c, status, c->seam->error()) : PyLong_FromUnsignedLongLong(addresses);
-}
-
-static PyObject *coordinator_wait(PyObject *self, PyObject *args) {
+PyObject *sp_coordinator_wait(PyObject *self, PyObject *args) {
     coordinator_object *c = (coordinator_object *)self;
     unsigned long long stream = 0;
     if (!PyArg_ParseTuple(args, "|K", &stream) || !sp_coordinator_ready(c)) return NULL;
@@ -200,7 +197,7 @@ static PyObject *coordinator_wait(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-static PyObject *coordinator_barrier(PyObject *self, PyObject *unused) {
+PyObject *sp_coordinator_barrier(PyObject *self, PyObject *unused) {
     (void)unused;
     coordinator_object *c = (coordinator_object *)self;
     uint8_t mine = 0, all[SP_RANKS_MAX];
@@ -217,6 +214,7 @@ static int coordinator_traverse(PyObject *self, visitproc visit, void *arg) {
     coordinator_object *c = (coordinator_object *)self;
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(c->seam_owner);
+    Py_VISIT(c->exchange_owner);
     Py_VISIT(c->settings);
     Py_VISIT(c->derived);
     Py_VISIT(c->kept);
@@ -240,6 +238,7 @@ static void coordinator_dealloc(PyObject *self) {
     leave(c);
     coordinator_clear(self);
     Py_CLEAR(c->derived);
+    Py_CLEAR(c->exchange_owner);
     Py_CLEAR(c->seam_owner);
     type->tp_free(self);
     Py_DECREF(type);
@@ -283,54 +282,16 @@ static PyMemberDef coordinator_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-static PyMethodDef coordinator_methods[] = {
-    {"all_reduce", sp_coordinator_all_reduce, METH_O,
-     "all_reduce($self, tensor, /)\n--\n\nThe sum of every rank's tensor, by the path that this release takes: a Reduced.\n\n"
-     "tensor: a contiguous torch tensor, NumPy array or anything with __dlpack__, of any shape, on this rank's device; bf16, "
-     "fp16, "
-     "fp32, and where the path takes it fp64, int8, int32, int64. Runs on the producer's current stream. Raises what SGLang "
-     "raises; "
-     "ProbeUnavailable where the path does not run here; TimeoutError and ProbeError with rank and phase."},
-    SP_FAST("plan", sp_coordinator_plan, "plan($self, tensor, /)\n--\n\nWhat all_reduce would route for this tensor now."),
-    SP_FAST("configure", coordinator_configure,
-            "configure($self, settings, release, facts, context, off, on, kernel, derived, /)\n--\n\nAll toggles at once."),
-    {"register_path", coordinator_register_path, METH_VARARGS,
-     "register_path($self, path, implementation, /)\n--\n\nA path that stands in Python."},
-    {"enter_capture", coordinator_enter_capture, METH_NOARGS, "enter_capture($self, /)\n--\n\nEnters SGLang's graph_capture()."},
-    {"exit_capture", coordinator_exit_capture, METH_NOARGS,
-     "exit_capture($self, /)\n--\n\nLeaves it; collective. Answers how many captured addresses were exchanged."},
-    {"begin_graph", sp_coordinator_begin_graph, METH_VARARGS,
-     "begin_graph($self, stream=0, /)\n--\n\nThe stream really captures from here on."},
-    {"end_graph", sp_coordinator_end_graph, METH_VARARGS, "end_graph($self, stream=0, /)\n--\n\nEnds the capture: a Graph."},
-    {"buffer", sp_coordinator_buffer, METH_VARARGS,
-     "buffer($self, nbytes, window=False, /)\n--\n\nMemory of this device that peers can map: a Buffer. A window is collective."},
-    {"wait", coordinator_wait, METH_VARARGS,
-     "wait($self, stream=0, /)\n--\n\nUntil everything on the stream is done; then compares what the ranks called."},
-    {"barrier", coordinator_barrier, METH_NOARGS, "barrier($self, /)\n--\n\nUntil every rank is here."},
-    {"runs", sp_coordinator_runs, METH_NOARGS, "runs($self, /)\n--\n\nWhat runs each path here: ((text or '', in Python), ...)."},
-    {"supports", sp_coordinator_supports, METH_VARARGS,
-     "supports($self, path, kernel, dtype, nbytes, /)\n--\n\n'' or why the device cannot run it."},
-    {"cost", sp_coordinator_cost, METH_VARARGS,
-     "cost($self, tensor, rounds=20, /)\n--\n\nHost microseconds of one call: (through all_reduce, the path alone, the library "
-     "alone or "
-     "None). Collective; medians over rounds of 50 calls."},
-    {"comm", sp_coordinator_comm, METH_NOARGS,
-     "comm($self, /)\n--\n\nA capsule for _gpu's measuring functions, good until close()."},
-    {"ran", sp_coordinator_ran, METH_O, "ran($self, path, /)\n--\n\nCalls of a path that the device counted as run."},
-    {"describe", sp_coordinator_describe, METH_NOARGS, "describe($self, /)\n--\n\nWhere each rank stands, one sentence."},
-    {"close", coordinator_close, METH_NOARGS, "close($self, /)\n--\n\nLeaves the group; a closed one is refused from then on."},
-    {NULL, NULL, 0, NULL},
-};
-
 static PyType_Slot coordinator_slots[] = {
-    {Py_tp_doc, "Coordinator(device, board, rank, ordinal=0, timeout_s=30.0, max_bytes=16777216, nccl=None)\n--\n\n"
+    {Py_tp_doc, "Coordinator(device, board, rank, ordinal=0, timeout_s=30.0, max_bytes=16777216, nccl=None, exchange=None, "
+                "world_size=0)\n--\n\n"
                 "The dispatch over real communicators, one rank of it. Joining is collective."},
     {Py_tp_new, coordinator_new},
     {Py_tp_init, coordinator_init},
     {Py_tp_dealloc, coordinator_dealloc},
     {Py_tp_traverse, coordinator_traverse},
     {Py_tp_clear, coordinator_clear},
-    {Py_tp_methods, coordinator_methods},
+    {Py_tp_methods, sp_coordinator_methods},
     {Py_tp_members, coordinator_members},
     {Py_tp_getset, coordinator_getset},
     {0, NULL},

@@ -1,5 +1,6 @@
-/* The Coordinator's state, shared by its files: core_coordinator.c (life and toggles), core_reduce.c (one call), core_graph.c (captures),
- * core_reduced.c (what a call gives back), core_buffer.c (memory of the device).
+/* The Coordinator's state, shared by its files: core_coordinator.c (life and toggles), core_methods.c (what Python can call), core_reduce.c (one
+ * call), core_graph.c (captures), core_reduced.c (what a call gives back), core_buffer.c (memory of the device), core_enqueue.c and
+ * core_measure.c (measuring).
  * Invariant: one call at a time; a failure that leaves ranks apart breaks the Coordinator, and each later use says so. */
 #ifndef SP_CORE_COORDINATOR_H
 #define SP_CORE_COORDINATOR_H
@@ -31,6 +32,7 @@ enum { SP_PLANS = 64 }; /* power of two */
 typedef struct coordinator_object {
     PyObject_HEAD const sp_seam *seam; /* NULL: closed, or never joined */
     PyObject *seam_owner;
+    PyObject *exchange_owner; /* NULL: the ranks meet on the board */
     sp_board *board;
     sp_comm *comm;
     sp_world world;
@@ -51,6 +53,7 @@ typedef struct coordinator_object {
     unsigned captures;      /* graph_capture() entered */
     uint8_t forced_kernel;  /* sp_kernel that custom takes instead of its own choice, or UNKNOWN */
     bool timing, busy, joined;
+    bool held;        /* hold() without its release(): see core_measure.c */
     char broken[512]; /* empty, or why nothing more is possible */
     double timeout_s;
     uint64_t seq;
@@ -85,17 +88,37 @@ static inline void *sp_stream_of(unsigned long long number) {
 }
 uint32_t sp_coordinator_context(const coordinator_object *c, bool capturing);
 
+void sp_coordinator_let_go(coordinator_object *c); /* core_measure.c: a stream that is held */
+
+extern PyMethodDef sp_coordinator_methods[];                      /* core_methods.c */
+PyObject *sp_coordinator_close(PyObject *self, PyObject *unused); /* core_coordinator.c, and the next four */
+PyObject *sp_coordinator_configure(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *sp_coordinator_register_path(PyObject *self, PyObject *args);
+PyObject *sp_coordinator_wait(PyObject *self, PyObject *args);
+PyObject *sp_coordinator_barrier(PyObject *self, PyObject *unused);
 PyObject *sp_coordinator_all_reduce(PyObject *self, PyObject *tensor);                  /* core_reduce.c */
+PyObject *sp_coordinator_enqueue(PyObject *self, PyObject *args, PyObject *kwargs);     /* core_enqueue.c */
 PyObject *sp_coordinator_cost(PyObject *self, PyObject *args);                          /* core_cost.c */
-PyObject *sp_coordinator_plan(PyObject *self, PyObject *const *args, Py_ssize_t count); /* core_reduce.c */
-PyObject *sp_coordinator_begin_graph(PyObject *self, PyObject *args);                   /* core_graph.c */
-PyObject *sp_coordinator_end_graph(PyObject *self, PyObject *args);                     /* core_graph.c */
-PyObject *sp_coordinator_buffer(PyObject *self, PyObject *args);                        /* core_buffer.c */
-PyObject *sp_coordinator_runs(PyObject *self, PyObject *unused);                        /* core_asked.c, and the next four */
+PyObject *sp_coordinator_plan(PyObject *self, PyObject *const *args, Py_ssize_t count); /* core_plan.c */
+PyObject *sp_coordinator_enter_capture(PyObject *self, PyObject *unused);               /* core_graph.c, and the next three */
+PyObject *sp_coordinator_exit_capture(PyObject *self, PyObject *unused);
+PyObject *sp_coordinator_begin_graph(PyObject *self, PyObject *args);
+PyObject *sp_coordinator_end_graph(PyObject *self, PyObject *args);
+PyObject *sp_coordinator_buffer(PyObject *self, PyObject *args); /* core_buffer.c */
+PyObject *sp_coordinator_runs(PyObject *self, PyObject *unused); /* core_asked.c, and the next four */
 PyObject *sp_coordinator_supports(PyObject *self, PyObject *args);
 PyObject *sp_coordinator_ran(PyObject *self, PyObject *path);
 PyObject *sp_coordinator_comm(PyObject *self, PyObject *unused);
 PyObject *sp_coordinator_describe(PyObject *self, PyObject *unused);
+PyObject *sp_coordinator_spin(PyObject *self, PyObject *args, PyObject *kwargs); /* core_measure.c, and the rest */
+PyObject *sp_coordinator_hold(PyObject *self, PyObject *args, PyObject *kwargs);
+PyObject *sp_coordinator_release(PyObject *self, PyObject *unused);
+PyObject *sp_coordinator_mark(PyObject *self, PyObject *args, PyObject *kwargs);
+PyObject *sp_coordinator_elapsed(PyObject *self, PyObject *unused);
+PyObject *sp_coordinator_stamp(PyObject *self, PyObject *args, PyObject *kwargs);
+PyObject *sp_coordinator_stamps(PyObject *self, PyObject *args, PyObject *kwargs);
+PyObject *sp_coordinator_clear_stamps(PyObject *self, PyObject *args, PyObject *kwargs);
+PyObject *sp_coordinator_clock(PyObject *self, PyObject *unused);
 PyObject *sp_key_tuple(const core_plan_key *key); /* core_reduced.c */
 
 #endif

@@ -12,6 +12,30 @@ typedef struct graph_object {
     void *stream;
 } graph_object;
 
+/* graph_capture(): enter, and leave with the addresses that were captured exchanged among the ranks. */
+PyObject *sp_coordinator_enter_capture(PyObject *self, PyObject *unused) {
+    (void)unused;
+    coordinator_object *c = (coordinator_object *)self;
+    if (!sp_coordinator_ready(c)) return NULL;
+    c->captures++;
+    Py_RETURN_NONE;
+}
+
+PyObject *sp_coordinator_exit_capture(PyObject *self, PyObject *unused) {
+    (void)unused;
+    coordinator_object *c = (coordinator_object *)self;
+    uint64_t addresses = 0;
+    if (!sp_coordinator_idle(c)) return NULL;
+    if (c->captures) c->captures--;
+    if (!sp_coordinator_ready(c)) return NULL;
+    if (c->captures) return PyLong_FromLong(0);
+    sp_status status;
+    c->busy = true;
+    Py_BEGIN_ALLOW_THREADS status = c->seam->registered(c->comm, &addresses, sp_coordinator_deadline(c));
+    Py_END_ALLOW_THREADS sp_coordinator_done(c);
+    return status ? sp_coordinator_fail(c, status, c->seam->error()) : PyLong_FromUnsignedLongLong(addresses);
+}
+
 PyObject *sp_coordinator_begin_graph(PyObject *self, PyObject *args) {
     coordinator_object *c = (coordinator_object *)self;
     unsigned long long stream = 0;

@@ -33,6 +33,7 @@ int sp_import_numpy(void);
 PyObject *sp_walk_array(const sp_ruleset *ruleset);
 PyObject *sp_classes_array(const sp_classes *classes);
 PyObject *sp_router_array(const sp_router *router, PyObject *sizes);
+PyObject *sp_stamps_array(size_t count, uint64_t **stamps); /* to be filled in */
 
 #define SP_FAST(name, function, doc) \
     { name, (PyCFunction)(void (*)(void))function, METH_FASTCALL, doc }

@@ -69,6 +69,7 @@ void sp_coordinator_done(coordinator_object *c) {
 }
 
 void sp_coordinator_break(coordinator_object *c, const char *text) {
+    sp_coordinator_let_go(c);
     if (c->world.size == 1) return; /* nobody waits for it */
     char why[sizeof c->broken];     /* text may be the one that abort() overwrites */
     snprintf(why, sizeof why, "%s", text);
@@ -85,8 +86,8 @@ static bool leaves_ranks_together(sp_status status) {
 }
 
 PyObject *sp_coordinator_fail(coordinator_object *c, sp_status status, const char *text) {
-    char all[1536], boards[768];
-    sp_board_describe(c->board, boards, sizeof boards);
+    char all[1536], boards[768] = "where the others stand is not known: they are on other machines";
+    if (!c->exchange_owner) sp_board_describe(c->board, boards, sizeof boards);
     bool said = strstr(text, "rank 0 (pid"); /* a wait on the board has said it already */
     snprintf(all, sizeof all, "%s%s%s", text, said ? "" : "; ", said ? "" : boards);
     if (!leaves_ranks_together(status)) sp_coordinator_break(c, text);
