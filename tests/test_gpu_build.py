@@ -256,6 +256,8 @@ def test_nonsense_for_the_kernels_is_refused_before_a_gpu_is_asked() -> None:
         lambda: _gpu.shape(object(), 1, 0, 1024),
         lambda: _gpu.empty(object(), 1, 99, 1024),
         lambda: _gpu.ping_pong(object(), 1),
+        lambda: _gpu.reduce(object(), 1, 0, 1024, 0, 0),
+        lambda: _gpu.reduce(object(), 256, 0, 1024, 0, 0),
         lambda: _gpu.many_check(2, 256, 0, 1024),
         lambda: _gpu.many_check(2, 1, 0, 1024, style=9),
     ):

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exchange.h"
 #include "gpu.h"
 
 void sp_comm_keep(char why[SP_WHY], const char *format, ...) {
@@ -79,8 +80,8 @@ sp_status sp_comm_poll(sp_comm *comm, cudaStream_t stream, cudaEvent_t event, sp
     for (unsigned looks = 0;; looks++) {
         cudaError_t error = event ? cudaEventQuery(event) : cudaStreamQuery(stream);
         if (error && error != cudaErrorNotReady) return sp_cuda_fail(error, event ? "cudaEventQuery" : "cudaStreamQuery");
+        SP_TRY(sp_pynccl_check(comm)); /* before custom: a call that hung inside NCCL has both aborted, and only NCCL's says so */
         SP_TRY(custom_check(comm));
-        SP_TRY(sp_pynccl_check(comm));
         if (!error) return SP_OK;
         (void)cudaGetLastError();
         sp_status peers = sp_check(&comm->world.exchange);
@@ -115,6 +116,12 @@ sp_status sp_comm_wait(sp_comm *comm, void *stream, cudaEvent_t event, const cha
         sp_fail(status, "rank %d of %d, %s: %s; %s", comm->world.rank, comm->world.size, phase, said, end);
     }
     sp_device_leave(comm->world.ordinal, before);
+    if (status) return status;
+    status = sp_measure_check(comm); /* what ran is right all the same, so nothing is aborted */
+    if (status) {
+        sp_comm_keep(said, "%s", sp_error());
+        sp_fail(status, "rank %d of %d, %s: %s", comm->world.rank, comm->world.size, phase, said);
+    }
     return status;
 }
 
@@ -122,6 +129,7 @@ sp_status sp_comm_wait(sp_comm *comm, void *stream, cudaEvent_t event, const cha
 void sp_comm_break(sp_comm *comm, sp_status why, bool own_thread) {
     int whole = 0;
     if (!atomic_compare_exchange_strong(&comm->broken, &whole, (int)why)) return;
+    sp_measure_abort(comm); /* it may hold back what ends next */
     if (comm->custom) sp_custom_abort(comm->custom);
     if (own_thread) sp_graph_drop_all(comm);
     sp_pynccl_abort(comm);
@@ -130,6 +138,7 @@ void sp_comm_break(sp_comm *comm, sp_status why, bool own_thread) {
 /* The guard's: only what makes the call return. The rank's own thread, which is inside, does the rest. */
 static void get_out(void *owner) {
     sp_comm *comm = owner;
+    sp_measure_abort(comm);
     if (comm->custom) sp_custom_abort(comm->custom);
     sp_pynccl_abort(comm);
 }
@@ -158,8 +167,9 @@ static sp_status start(sp_comm *comm, hello *mine) {
 static void judge_nccl(const sp_world *w, const hello *all, char why[SP_WHY]) {
     char version[2][16];
     if (w->size == 1) sp_comm_keep(why, "SGLang makes none for a group of one rank");
+    bool far = sp_exchange_is_far(&w->exchange); /* then two machines' buses may have one number */
     for (int r = w->size - 1; r >= 0; r--) {
-        for (int other = 0; other < r; other++)
+        for (int other = 0; other < r && !far; other++)
             if (strncmp(all[r].bus, all[other].bus, sizeof all[r].bus) == 0)
                 sp_comm_keep(why, "NCCL refuses two ranks on one GPU, and ranks %d and %d of %d are both on GPU %s", other, r,
                              w->size, all[r].bus);
@@ -200,12 +210,17 @@ static sp_status join_nccl(sp_comm *comm, sp_deadline deadline) {
 
 static sp_status join_custom(sp_comm *comm, sp_deadline deadline) {
     sp_custom *custom = NULL;
+    if (sp_exchange_is_far(&comm->world.exchange)) {
+        sp_comm_keep(comm->custom_why,
+                     "CUDA IPC, by which its ranks share memory, ends at a machine's edge: these ranks met over NCCL");
+        return SP_OK;
+    }
     sp_status agreed, status = sp_custom_open(&sp_gpu_seam.memory, comm, &comm->world, deadline, &custom);
     SP_TRY(sp_comm_agree(&comm->world, status, deadline, &agreed, comm->custom_why));
-    if (!agreed)
-        comm->custom = custom;
-    else if (!status)
-        sp_custom_close(custom, false);
+    if (agreed && !status) sp_custom_close(custom, false);
+    if (agreed) return SP_OK;
+    comm->custom = custom;
+    sp_custom_stamps(custom, sp_measure_slots(comm));
     return SP_OK;
 }
 
@@ -221,6 +236,7 @@ sp_status sp_gpu_join(const sp_world *world, sp_deadline deadline, sp_comm **joi
     comm->world.nccl_path = NULL;
     sp_status status = meet(comm, world, deadline);
     if (!status) status = sp_device_enter(world->ordinal, &before);
+    if (!status) sp_measure_open(comm, deadline);
     if (!status) status = join_nccl(comm, deadline);
     if (!status) status = join_custom(comm, deadline);
     sp_device_leave(world->ordinal, before);
@@ -239,11 +255,12 @@ void sp_gpu_abort(sp_comm *comm) { sp_comm_break(comm, SP_PEER, false); }
 
 void sp_gpu_leave(sp_comm *comm, bool broken) {
     int before = comm->world.ordinal;
+    sp_gpu_release(comm);
     if (broken) sp_comm_break(comm, SP_PEER, true);
     broken = atomic_load(&comm->broken) != 0;
     bool entered = sp_device_enter(comm->world.ordinal, &before) == SP_OK;
     sp_graph_drop_all(comm);
-    if (!broken) sp_window_close_all(comm);
+    sp_window_close_all(comm);
     sp_guard_stop(&comm->guard);
     sp_pynccl_close(comm); /* within a limit; and before custom, whose frees wait for whatever the GPU runs */
     if (atomic_load(&comm->nccl.left_behind)) {
@@ -251,6 +268,7 @@ void sp_gpu_leave(sp_comm *comm, bool broken) {
         atomic_store(&comm->broken, SP_TIMEOUT);
     }
     if (comm->custom) sp_custom_close(comm->custom, broken);
+    sp_measure_close(comm, broken);
     sp_memory_close_all(comm);
     for (int i = 0; i < 2; i++)
         if (comm->marks[i]) (void)cudaEventDestroy(comm->marks[i]);

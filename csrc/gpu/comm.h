@@ -31,8 +31,9 @@ typedef struct sp_pynccl {
     char why[SP_WHY];        /* why it is absent */
 } sp_pynccl;
 
-typedef struct sp_opened sp_opened; /* memory.c: an allocation of another process, mapped here */
-typedef struct sp_window sp_window; /* window.c: memory that is registered as symmetric */
+typedef struct sp_opened sp_opened;   /* memory.c: an allocation of another process, mapped here */
+typedef struct sp_window sp_window;   /* window.c: memory that is registered as symmetric */
+typedef struct sp_measure sp_measure; /* measure.h */
 
 struct sp_graph {
     sp_graph *next;
@@ -46,6 +47,8 @@ struct sp_comm {
     sp_pynccl nccl;
     sp_custom *custom;
     char custom_why[SP_WHY]; /* why it is absent */
+    sp_measure *measure;
+    char measure_why[SP_WHY]; /* why it is absent */
     cudaEvent_t marks[2];
     sp_graph *graphs;
     sp_window *windows;
@@ -106,5 +109,20 @@ sp_status sp_gpu_elapsed(sp_comm *comm, double *us, sp_deadline deadline);
 sp_status sp_gpu_window_alloc(sp_comm *comm, size_t bytes, void **data, sp_deadline deadline);
 void sp_gpu_window_free(sp_comm *comm, void *data);
 void sp_window_close_all(sp_comm *comm);
+
+/* measure.c, clock.c. Open keeps in `measure_why` what it failed with. */
+void sp_measure_open(sp_comm *comm, sp_deadline deadline);
+void sp_measure_close(sp_comm *comm, bool broken);
+void sp_measure_abort(sp_comm *comm); /* from any thread: spins and holds end */
+sp_status sp_measure_need(const sp_comm *comm, const char *what);
+sp_status sp_measure_check(sp_comm *comm);                 /* SP_TIMEOUT, once, after a hold that ended by itself */
+unsigned long long *sp_measure_slots(const sp_comm *comm); /* slot 0, on the GPU; or NULL */
+sp_status sp_gpu_spin(sp_comm *comm, uint64_t ns, void *stream);
+sp_status sp_gpu_stamp(sp_comm *comm, uint32_t slot, void *stream);
+sp_status sp_gpu_stamps_read(sp_comm *comm, uint32_t first, uint32_t count, uint64_t *ns, sp_deadline deadline);
+sp_status sp_gpu_stamps_clear(sp_comm *comm, uint32_t first, uint32_t count, void *stream);
+sp_status sp_gpu_hold(sp_comm *comm, void *stream);
+void sp_gpu_release(sp_comm *comm);
+sp_status sp_clock_compare(sp_comm *comm, sp_clock *clock, sp_deadline deadline); /* where there is a `custom` */
 
 #endif

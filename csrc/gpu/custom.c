@@ -6,6 +6,9 @@
 
 #include "custom_parts.h"
 
+_Static_assert((int)SP_TRACE_ENTER == (int)SP_STAMP_ENTER && (int)SP_TRACE_MET == (int)SP_STAMP_MET &&
+                   (int)SP_TRACE_LEFT == (int)SP_STAMP_LEFT,
+               "kernels stamp as the seam says");
 enum { V1_BLOCKS = 36, V1_THREADS = 512, PULL_BLOCKS = 64, COPY_THREADS = 128 };
 static const uint64_t copy_kernel_bytes = UINT64_C(8) << 20; /* V2 copies more by the runtime */
 static const uint64_t limit_flag_bytes = UINT64_C(64) << 10; /* limit: by flag up to here, by mark above */
@@ -195,6 +198,7 @@ static sp_kernel_args args_of(const sp_custom *c, const plan *plan, const sp_wor
     args.in = work->in;
     args.out = work->out;
     args.limit_ns = patience(work);
+    args.trace = work->stamp ? c->stamps + work->stamp : NULL;
     if (c->tuning.style == SP_CUSTOM_V0510) { /* parts of whole warps */
         const uint32_t part = up(up(vectors, size), 32) * 32;
         args.first = least(vectors, rank * part);
@@ -237,6 +241,9 @@ static sp_status launch(sp_custom *c, const plan *plan, const sp_work *work) {
 sp_status sp_custom_enqueue(sp_custom *c, const sp_work *work) {
     SP_TRY(sp_custom_supports(c, work));
     SP_TRY(sp_custom_status(c));
+    if (work->stamp && (!c->stamps || work->stamp > SP_STAMPS + 1 - SP_STAMPS_CALL))
+        return sp_fail(SP_INVALID, "custom: slot %u for stamps: a call has %d from 1 to %d", work->stamp, SP_STAMPS_CALL,
+                       c->stamps ? SP_STAMPS : 0);
     if (work->kernel == SP_KERNEL_DRY)
         return sp_custom_cuda(c, cudaMemsetAsync(work->out, 0, work->nbytes, (cudaStream_t)work->stream), "cudaMemsetAsync");
     return launch(c, find_plan(c, work), work);
@@ -251,11 +258,24 @@ sp_status sp_custom_empty(sp_custom *c, const sp_work *work) {
     return sp_custom_cuda(c, sp_kernel_launch(SP_BODY_EMPTY, 0, 0, &args, &shape, work->stream), "launching the empty kernel");
 }
 
-sp_status sp_custom_ping_pong(sp_custom *c, uint32_t trips, void *stream, sp_deadline deadline) {
+static sp_status round_trips(sp_custom *c, uint32_t count, int peer, void *times, void *stream, sp_deadline deadline) {
     SP_TRY(sp_custom_status(c));
     sp_kernel_args args = c->args;
-    args.count = trips;
+    args.count = count;
+    args.first = (uint32_t)peer;
     args.limit_ns = patience(&(sp_work){.deadline = deadline});
+    args.trace = times;
     const sp_kernel_shape shape = {1, 32, false};
-    return sp_custom_cuda(c, sp_kernel_launch(SP_BODY_PING_PONG, 0, 0, &args, &shape, stream), "launching the round trip");
+    const int body = times ? SP_BODY_CLOCK : SP_BODY_PING_PONG;
+    return sp_custom_cuda(c, sp_kernel_launch(body, 0, 0, &args, &shape, stream), "launching the round trips");
+}
+
+sp_status sp_custom_ping_pong(sp_custom *c, uint32_t trips, void *stream, sp_deadline deadline) {
+    return round_trips(c, trips, 1, NULL, stream, deadline);
+}
+
+sp_status sp_custom_trips(sp_custom *c, int peer, void *trips, void *stream, sp_deadline deadline) {
+    if (peer < 1 || peer >= c->world.size || !trips)
+        return sp_fail(SP_INVALID, "round trips between rank 0 and rank %d of %d", peer, c->world.size);
+    return round_trips(c, SP_TRIPS, peer, trips, stream, deadline);
 }

@@ -42,8 +42,17 @@ void sp_custom_tune(sp_custom *custom, const sp_custom_tuning *tuning);
 /* What a call of this work would launch, and how many such blocks its GPU runs at once. */
 sp_status sp_custom_shape(sp_custom *custom, const sp_work *work, uint32_t *blocks, uint32_t *threads, uint32_t *fit);
 
+/* Slot 0 of the stamps, in device memory, that work->stamp counts from; none before this. A stamped call runs a kernel of its own, which
+ * reads the clock three times; SP_STAMP_* are of that kernel alone: the copies around one that stages its input are before ENTER and after
+ * LEFT. Where a launch may overlap the one before it, ENTER is when that has ended.
+ * MET: where ranks meet at a barrier, when the first block is past it. Where data says itself that it is there, when the first vector of
+ * every rank is (two-shot push: or the first sum, on a rank that sums nothing itself). */
+void sp_custom_stamps(sp_custom *custom, unsigned long long *stamps);
+
 /* The floor: an empty kernel of the shape that this work would have; and `trips` flags there and back between ranks 0 and 1. */
 sp_status sp_custom_empty(sp_custom *custom, const sp_work *work);
 sp_status sp_custom_ping_pong(sp_custom *custom, uint32_t trips, void *stream, sp_deadline deadline);
+/* The same with times, SP_TRIPS of them, to `trips` (an sp_kernel_trips) in device memory: between rank 0 and `peer`, which both call it. */
+sp_status sp_custom_trips(sp_custom *custom, int peer, void *trips, void *stream, sp_deadline deadline);
 
 #endif

@@ -167,6 +167,8 @@ void sp_custom_close(sp_custom *c, bool broken) {
 
 void sp_custom_tune(sp_custom *c, const sp_custom_tuning *tuning) { c->tuning = *tuning; }
 
+void sp_custom_stamps(sp_custom *c, unsigned long long *stamps) { c->stamps = stamps; }
+
 void sp_custom_abort(sp_custom *c) { c->host->abort = 1; }
 
 static const char *const phases[] = {

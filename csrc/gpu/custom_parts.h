@@ -27,7 +27,8 @@ struct sp_custom {
     sp_custom_tuning tuning;
     int arch, multiprocessors;
     sp_kernel_host *host;
-    void *side;           /* cudaStream_t for what must not wait for the caller's streams */
+    unsigned long long *stamps; /* slot 0, in device memory; NULL: nothing is stamped */
+    void *side;                 /* cudaStream_t for what must not wait for the caller's streams */
     void **inputs;        /* in device memory, SP_KERNEL_RANKS a row. Row 0: the staging buffers. Row n: captured input n - 1 */
     const void **notes;   /* this rank's captured inputs */
     uint64_t noted, done; /* how many were captured, how many of them are registered */

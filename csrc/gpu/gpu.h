@@ -28,6 +28,15 @@ sp_status sp_gpu_available(int *count); /* SP_UNAVAILABLE and why; count: GPUs t
 sp_status sp_gpu_device_read(int ordinal, sp_gpu_device *device);
 sp_status sp_gpu_link_read(int from, int to, sp_gpu_link *link);
 
+/* What came of reading another GPU's memory (peer.c). */
+typedef struct sp_gpu_moved {
+    int possible;   /* 0: no peer access, nothing was tried */
+    uint64_t wrong; /* 32-bit words that are not what was written */
+    int64_t first;  /* the first of them, or -1 */
+} sp_gpu_moved;
+
+sp_status sp_gpu_peer_copy(int source, int target, size_t bytes, uint32_t seed, sp_deadline deadline, sp_gpu_moved *moved);
+
 /* The libnccl that a communicator would use: path (valid forever) and version ("2.28.9"). asked NULL: found. */
 sp_status sp_gpu_nccl(const char *asked, const char **path, char version[16]);
 sp_status sp_nccl_wheel(const char *path);

@@ -1,5 +1,5 @@
 /* The CUDA kernels as C sees them: what they are given, what lies at the head of every rank's shared memory, how they are launched.
- * Called by custom.c, by many.c for occupancy, and by the bench for the floor (empty kernel, round trip of the link).
+ * Called by custom.c, by many.c for occupancy, by measure.c and clock.c, and by the bench for the floor (empty kernel, round trip).
  * Invariant: plain structs of fixed size; a function answers a cudaError_t as int, 0 for success, and sets no text. */
 #ifndef SP_KERNELS_H
 #define SP_KERNELS_H
@@ -29,7 +29,11 @@ typedef enum sp_kernel_body {
     SP_BODY_PULL_TWO_FIRST, /* the same */
     SP_BODY_COPY,           /* V2: into the staging buffer and back */
     SP_BODY_EMPTY,          /* the floor: nothing */
-    SP_BODY_PING_PONG,      /* the floor: ranks 0 and 1, `count` round trips */
+    SP_BODY_PING_PONG,      /* the floor: ranks 0 and `first`, `count` round trips */
+    SP_BODY_CLOCK,          /* the same, with times, which go to `trace` (sp_kernel_trips) */
+    SP_BODY_SPIN,           /* computes for `limit_ns` */
+    SP_BODY_STAMP,          /* the time, to `trace` */
+    SP_BODY_HOLD,           /* waits until host->released comes to `count`, for `limit_ns` at most */
     SP_BODY_COUNT
 } sp_kernel_body;
 
@@ -66,15 +70,15 @@ typedef struct sp_kernel_signals {
     uint32_t ping[SP_KERNEL_RANKS];                         /* by peer */
     sp_kernel_line barrier[SP_KERNEL_BLOCKS];               /* blocks count apart: grids differ. Block 0 is in every launch */
     sp_kernel_line push[SP_KERNEL_BLOCKS];                  /* all alike: every launch writes all of them, whatever its grid */
-    sp_kernel_line pong;                                    /* round trips */
     unsigned long long report;                              /* the first wait that was given up, packed as below */
+    uint32_t pong[SP_KERNEL_RANKS];                         /* by peer: round trips that this GPU has made with it */
 } sp_kernel_signals;
 
-/* Pinned host memory that the GPU maps. */
+/* Pinned host memory that the GPU maps: one for the custom kernels of a communicator, one for what measures. */
 typedef struct sp_kernel_host {
-    volatile uint32_t abort; /* the host: give up now */
-    uint32_t unused;
-    volatile unsigned long long report; /* the GPU, once: SP_REPORT_* */
+    volatile uint32_t abort;            /* the host: give up now */
+    volatile uint32_t released;         /* the host: holds up to this one end now */
+    volatile unsigned long long report; /* the GPU: SP_REPORT_*, once; of a hold, its number when its patience was over */
     sp_kernel_line counted[2];          /* barrier[0] and push[0], copied here by whoever asks how many launches ran */
 } sp_kernel_host;
 
@@ -87,6 +91,22 @@ typedef struct sp_kernel_host {
 #define SP_REPORT_PEER(report)    ((int)((report) >> 32 & 0xff))
 #define SP_REPORT_BLOCK(report)   ((int)((report) >> 16 & 0xffff))
 #define SP_REPORT_KERNEL(report)  ((int)((report)&0xffff))
+
+/* What a launch with `trace` leaves there, each SP_TRACE_TIME of a slot, and 0 where none: the earliest block's entry and meeting, the last
+ * block's end. Many blocks write a slot, by atomics, and a slot that is cleared holds 0: so the earliest time is kept as the largest
+ * complement, and the highest bit, which no time has, tells which of the two a slot holds. A slot that is not cleared before the next
+ * launch keeps the earliest and the last of both. */
+enum { SP_TRACE_ENTER, SP_TRACE_MET, SP_TRACE_LEFT };
+#define SP_TRACE_TIME(slot) ((slot) >> 63 ? ~(slot) : (slot))
+
+/* What SP_BODY_CLOCK leaves: rank 0 of its best trip, the peer of every trip, each by its own clock, in ns. */
+enum { SP_TRIPS = 500 };
+typedef struct sp_kernel_trips {
+    unsigned long long step;           /* the smallest by which this clock was seen to move */
+    unsigned long long number;         /* rank 0: the trip that was back soonest, from 0 */
+    unsigned long long sent, back;     /* rank 0: of that trip */
+    unsigned long long came[SP_TRIPS]; /* the peer: when each trip was with it */
+} sp_kernel_trips;
 
 /* Everything a kernel is given, by value. Addresses are this process's. A launch finds none of it in its constant cache and fetches it by
  * 64 bytes, where it waits or has something else on its way: hence the order. The first 48 bytes come with what every launch reads. */
@@ -106,6 +126,8 @@ typedef struct sp_kernel_args {
     sp_kernel_host *host;                        /* the GPU's address of it */
     uint64_t limit_ns;                           /* patience of one wait */
     uint32_t first;
+    unsigned long long
+        *trace; /* NULL: nothing is stamped. Last, and read by kernels of their own: the others are what they were */
 } sp_kernel_args;
 
 typedef struct sp_kernel_shape {
@@ -113,7 +135,7 @@ typedef struct sp_kernel_shape {
     bool overlap; /* programmatic dependent launch: the launch may begin before the kernel before it has ended */
 } sp_kernel_shape;
 
-/* dtype: sp_dtype; ignored, as world is, by copy, empty and ping_pong. */
+/* dtype: sp_dtype; ignored, as world is, from SP_BODY_COPY on. */
 bool sp_kernel_has(int body, int dtype, int world);
 int sp_kernel_launch(int body, int dtype, int world, const sp_kernel_args *args, const sp_kernel_shape *shape, void *stream);
 /* Loads every kernel on the current device: a kernel that is loaded when first launched would wait for one that spins. */

@@ -1,4 +1,4 @@
-/* What the kernels of kernels.cu are made of: memory operations, the sum, a bounded wait, the barrier.
+/* What the kernels of kernels.cu are made of: memory operations, the clock and stamps, the sum, a bounded wait, the barrier.
  * Included by kernels.cu alone.
  *
  * How memory is ordered. A launch begins when all that its stream held before has ended and lies in the GPU's L2, which is where peers
@@ -83,6 +83,35 @@ DEVICE void prefetch(const void *at) { asm volatile("prefetchu.L1 [%0];" ::"l"(a
 DEVICE uint32_t this_thread() { return blockIdx.x * blockDim.x + threadIdx.x; }
 DEVICE uint32_t all_threads() { return gridDim.x * blockDim.x; }
 
+/* ---- the clock, and stamps of it ---- */
+
+/* In ns: one clock for the whole GPU, and no other GPU's. It moves in steps, on some GPUs of a microsecond; sp_kernel_trips has them. */
+DEVICE uint64_t clock_ns() {
+    uint64_t ns;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns)::"memory");
+    return ns;
+}
+
+/* Stamps are taken by kernels of their own (TRACED): the others have no instruction, register or load for them. */
+DEVICE void stamp_earliest(unsigned long long *slot) { atomicMax(slot, ~(unsigned long long)clock_ns()); }
+
+/* The earliest block's, before one of its threads tells a peer of it: nobody's MET is before anybody's ENTER. */
+template <bool TRACED> DEVICE void stamp_enter(const sp_kernel_args &a) {
+    if (!TRACED) return;
+    if (threadIdx.x == 0) stamp_earliest(&a.trace[SP_TRACE_ENTER]);
+    __syncthreads();
+}
+/* The earliest block's, of those that are past their barrier. */
+template <bool TRACED> DEVICE void stamp_met(const sp_kernel_args &a) {
+    if (TRACED && threadIdx.x == 0) stamp_earliest(&a.trace[SP_TRACE_MET]);
+}
+/* The last block's, once all its threads are there. */
+template <bool TRACED> DEVICE void stamp_left(const sp_kernel_args &a) {
+    if (!TRACED) return;
+    __syncthreads();
+    if (threadIdx.x == 0) atomicMax(&a.trace[SP_TRACE_LEFT], (unsigned long long)clock_ns());
+}
+
 /* ---- the sum ---- */
 
 /* How a 32-bit word of a dtype becomes floats, and back. */
@@ -134,9 +163,7 @@ enum { LOOKS = 1024 };
  * later launches. A call, not inlined: the instructions between a wait and what follows it would be fetched at every launch. */
 static __device__ __noinline__ uint32_t go_on(sp_kernel_signals *mine, sp_kernel_host *host, uint64_t limit_ns, uint32_t kernel,
                                               uint32_t since, uint32_t phase, uint32_t peer) {
-    uint64_t ns;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns)::"memory");
-    const uint32_t now = ns >> 10 | 1; /* in one register: this is alive in loops that have none to spare */
+    const uint32_t now = clock_ns() >> 10 | 1; /* in one register: this is alive in loops that have none to spare */
     if (!since) since = now;
     const bool aborted = host->abort;
     if (!aborted && now - since < limit_ns >> 10 && !load_flag(&mine->barrier[blockIdx.x].broken)) return since;

@@ -39,20 +39,21 @@ template <bool HALVES = false> DEVICE bool full(uint4 x) {
     return full<HALVES>(x.x) & full<HALVES>(x.y) & full<HALVES>(x.z) & full<HALVES>(x.w);
 }
 
-/* The vectors at `at` in every rank's slot here but `skip`'s, once all have arrived. */
+/* The vectors at `at` in every rank's slot here but `skip`'s: have all arrived? */
+template <int N, bool HALVES = false>
+DEVICE bool look_for_vectors(const sp_kernel_args &a, const uint8_t *at, uint32_t skip, uint4 (&x)[N]) {
+    bool all = true;
+#pragma unroll
+    for (int r = 0; r < N; r++)
+        if (r != skip) x[r] = load_words((const uint4 *)(at + r * a.slot_bytes));
+#pragma unroll
+    for (int r = 0; r < N; r++) all &= r == skip || full<HALVES>(x[r]);
+    return all;
+}
 template <int N, bool HALVES = false>
 DEVICE void await_vectors(const sp_kernel_args &a, const uint8_t *at, uint32_t skip, uint4 (&x)[N]) {
     await(
-        a, SP_PHASE_DATA,
-        [&] {
-            bool all = true;
-#pragma unroll
-            for (int r = 0; r < N; r++)
-                if (r != skip) x[r] = load_words((const uint4 *)(at + r * a.slot_bytes));
-#pragma unroll
-            for (int r = 0; r < N; r++) all &= r == skip || full<HALVES>(x[r]);
-            return all;
-        },
+        a, SP_PHASE_DATA, [&] { return look_for_vectors<N, HALVES>(a, at, skip, x); },
         [&] {
             uint32_t who = 0;
 #pragma unroll
@@ -67,17 +68,36 @@ template <int N> DEVICE void clear_vectors(const sp_kernel_args &a, uint8_t *at,
         if (r != skip) *(uint4 *)(at + r * a.slot_bytes) = make_uint4(0, 0, 0, 0);
 }
 
+/* When the last rank is there is seen by the thread that waits for vector 0, which every rank pushes first: in its wait, and between its
+ * own pushes, because a large tensor takes long to push, and that is no wait. */
+template <bool TRACED> struct Met {
+    const sp_kernel_args &a;
+    bool due;
+
+    __device__ __forceinline__ Met(const sp_kernel_args &args, bool watches) : a(args), due(TRACED && watches) {}
+    __device__ __forceinline__ void stamp() {
+        if (TRACED && due) stamp_earliest(&a.trace[SP_TRACE_MET]);
+        due = false;
+    }
+    template <int N, bool HALVES = false> __device__ __forceinline__ void look(const uint8_t *box, uint32_t skip) {
+        uint4 x[N];
+        if (TRACED && due && look_for_vectors<N, HALVES>(a, box, skip, x)) stamp();
+    }
+};
+
 /* MARK: a rank's own share stays in its registers, and the count is written while data travels. The others push to themselves too, as V2
  * does. FIRST, before v0.5.16: halves are marked, sums begin at zero, and the next launch may come up before the data has. */
 enum push_kind { PUSH_FIRST, PUSH_V2, PUSH_MARK };
 
-template <class T, int N, push_kind KIND> DEVICE void push_one(const sp_kernel_args &a) {
+template <class T, int N, push_kind KIND, bool TRACED> DEVICE void push_one(const sp_kernel_args &a) {
     constexpr bool SELF = KIND != PUSH_MARK, FIRST = KIND == PUSH_FIRST, HALVES = FIRST && sizeof(T) == 2;
     const sp_kernel_line *at = &a.mine->push[blockIdx.x];
     const uint32_t warp = threadIdx.x / 32 * gridDim.x + blockIdx.x;
     const uint32_t thread = !FIRST && a.spread ? warp * 32 + threadIdx.x % 32 : this_thread();
     const uint32_t skip = SELF ? N : a.rank;
     await_kernel_before();
+    stamp_enter<TRACED>(a);
+    Met<TRACED> met(a, thread == 0);
     uint4 x0 = {};
     if (!SELF && thread < a.count) x0 = ((const uint4 *)a.in)[thread]; /* while the line is on its way */
     const sp_kernel_line line = load_line(at);
@@ -90,6 +110,7 @@ template <class T, int N, push_kind KIND> DEVICE void push_one(const sp_kernel_a
 #pragma unroll
         for (int r = 0; r < N; r++)
             if (r != skip) store_words(slot<N, uint4>(a, line, r, a.rank) + v, x);
+        if (v + all_threads() < count) met.template look<N, HALVES>(box, skip);
     }
     if (FIRST) let_next_begin();
     if (!SELF) {
@@ -101,11 +122,13 @@ template <class T, int N, push_kind KIND> DEVICE void push_one(const sp_kernel_a
         uint4 x[N], own = {};
         if (!SELF) own = marked<T>(((const uint4 *)a.in)[v]);
         await_vectors<N, HALVES>(a, box + v * 16ULL, skip, x);
+        met.stamp();
 #pragma unroll
         for (int r = 0; r < N; r++) x[r] = r == skip ? own : x[r];
         ((uint4 *)a.out)[v] = sum<T, N, FIRST>(x);
         clear_vectors<N>(a, box + v * 16ULL, skip);
     }
+    stamp_left<TRACED>(a);
     if (!SELF) return;
     if (!FIRST) let_next_begin();
     __syncthreads();
@@ -114,17 +137,18 @@ template <class T, int N, push_kind KIND> DEVICE void push_one(const sp_kernel_a
 
 /* Rung 3, V2's one-shot push, 1.77 2.01 2.80 5.01: no barrier at all. One way over the link, instead of a flag, a read there and back, and
  * a flag. */
-template <class T, int N> __global__ void __launch_bounds__(1024, 1) push(const __grid_constant__ sp_kernel_args a) {
-    push_one<T, N, PUSH_V2>(a);
+template <class T, int N, bool TRACED> __global__ void __launch_bounds__(1024, 1) push(const __grid_constant__ sp_kernel_args a) {
+    push_one<T, N, PUSH_V2, TRACED>(a);
 }
-template <class T, int N> __global__ void __launch_bounds__(1024, 1) push_first(const __grid_constant__ sp_kernel_args a) {
-    push_one<T, N, PUSH_FIRST>(a);
+template <class T, int N, bool TRACED>
+__global__ void __launch_bounds__(1024, 1) push_first(const __grid_constant__ sp_kernel_args a) {
+    push_one<T, N, PUSH_FIRST, TRACED>(a);
 }
 
 /* Rung 4, 1.59 1.92 2.66 4.88. Nothing goes from a rank to itself, the input is loaded beside the count, and there are no more blocks than
  * there is work for. */
-template <class T, int N> __global__ void __launch_bounds__(1024, 1) mark(const __grid_constant__ sp_kernel_args a) {
-    push_one<T, N, PUSH_MARK>(a);
+template <class T, int N, bool TRACED> __global__ void __launch_bounds__(1024, 1) mark(const __grid_constant__ sp_kernel_args a) {
+    push_one<T, N, PUSH_MARK, TRACED>(a);
 }
 
 DEVICE bool fresh(ulonglong2 cell, uint32_t number) { return cell.x >> 32 == number && cell.y >> 32 == number; }
@@ -132,10 +156,12 @@ DEVICE bool fresh(ulonglong2 cell, uint32_t number) { return cell.x >> 32 == num
 /* Rung 5, 1.53 1.92 3.29, no larger. Each 32 bits of data travel with the launch's number beside them, in one 64-bit word that arrives
  * whole. Nothing to clear and no value to avoid, for twice the bytes. A cell would be misread only when it was last written exactly 2^32
  * launches ago. */
-template <class T, int N> __global__ void __launch_bounds__(1024, 1) flag(const __grid_constant__ sp_kernel_args a) {
+template <class T, int N, bool TRACED> __global__ void __launch_bounds__(1024, 1) flag(const __grid_constant__ sp_kernel_args a) {
     const sp_kernel_line *at = &a.mine->push[blockIdx.x];
     const uint32_t thread = this_thread();
     await_kernel_before();
+    stamp_enter<TRACED>(a);
+    Met<TRACED> met(a, thread == 0); /* no look between pushes: there is one for each thread */
     uint2 x0 = {};
     if (thread < a.count) x0 = ((const uint2 *)a.in)[thread]; /* while the line is on its way */
     const sp_kernel_line line = load_line(at);
@@ -173,16 +199,19 @@ template <class T, int N> __global__ void __launch_bounds__(1024, 1) flag(const 
                     if (r != a.rank && !fresh(cell[r], number)) who = r;
                 return who;
             });
+        met.stamp();
         uint2 x[N];
 #pragma unroll
         for (int r = 0; r < N; r++) x[r] = r == a.rank ? own : make_uint2((uint32_t)cell[r].x, (uint32_t)cell[r].y);
         ((uint2 *)a.out)[c] = sum<T, N>(x);
     }
+    stamp_left<TRACED>(a);
 }
 
 /* V2's two-shot push. Rank r owns chunk r: it takes everybody's partial of it, and pushes the sum to all. A slot has room for a chunk of
  * partials, and behind it a chunk of sums. Warps are dealt to peers in turn: each serves one peer, out and back. */
-template <class T, int N> __global__ void __launch_bounds__(1024, 1) push_two(const __grid_constant__ sp_kernel_args a) {
+template <class T, int N, bool TRACED>
+__global__ void __launch_bounds__(1024, 1) push_two(const __grid_constant__ sp_kernel_args a) {
     const sp_kernel_line *at = &a.mine->push[blockIdx.x];
     const uint32_t chunk = (a.count + N - 1) / N;
     auto length = [&](uint32_t c) { return min(chunk, a.count - min(a.count, c * chunk)); };
@@ -192,11 +221,16 @@ template <class T, int N> __global__ void __launch_bounds__(1024, 1) push_two(co
     const uint4 *in = (const uint4 *)a.in;
     uint4 *out = (uint4 *)a.out;
     await_kernel_before();
+    stamp_enter<TRACED>(a);
     const sp_kernel_line line = load_line(at);
     if (line.broken) return;
     uint4 *partials = slot<N, uint4>(a, line, peer, a.rank);
+    Met<TRACED> met(a, length(a.rank) ? this_thread() == 0 : member == 0); /* who owns nothing waits for sums alone */
 #pragma unroll 1
-    for (uint32_t v = member; v < length(peer); v += members) store_words(partials + v, marked<T>(in[peer * chunk + v]));
+    for (uint32_t v = member; v < length(peer); v += members) {
+        store_words(partials + v, marked<T>(in[peer * chunk + v]));
+        if (length(a.rank) && v + members < length(peer)) met.template look<N>(slot<N, uint8_t>(a, line, a.rank, 0), a.rank);
+    }
 
     uint8_t *box = slot<N, uint8_t>(a, line, a.rank, 0);
 #pragma unroll 1
@@ -204,6 +238,7 @@ template <class T, int N> __global__ void __launch_bounds__(1024, 1) push_two(co
         const uint4 own = in[a.rank * chunk + v];
         uint4 x[N];
         await_vectors<N>(a, box + v * 16ULL, a.rank, x);
+        met.stamp();
 #pragma unroll
         for (int r = 0; r < N; r++) x[r] = r == a.rank ? own : x[r];
         const uint4 total = marked<T>(sum<T, N>(x)); /* before it is kept too: ranks agree bit for bit */
@@ -220,9 +255,11 @@ template <class T, int N> __global__ void __launch_bounds__(1024, 1) push_two(co
         uint4 x;
         await(
             a, SP_PHASE_GATHER, [&] { return full(x = load_words(sums + v)); }, [&] { return peer; });
+        met.stamp();
         out[peer * chunk + v] = x;
         sums[v] = make_uint4(0, 0, 0, 0);
     }
+    stamp_left<TRACED>(a);
     let_next_begin();
     __syncthreads();
     count_push(a, line);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels.h"
 #include "many_parts.h"
 
 static const double drain_seconds = 2;
@@ -49,6 +50,7 @@ static sp_work work_of(const sp_many *w, const sp_member *m, uint32_t launch) {
                      .kernel = what->kernel,
                      .dtype = what->dtype,
                      .flags = (uint8_t)flags,
+                     .stamp = what->traced ? sp_many_slot(launch) : 0,
                      .deadline = w->deadline};
 }
 
@@ -100,6 +102,7 @@ static sp_status load(sp_many *w) {
             SP_TRY(
                 sp_many_cuda(cudaMemcpy(sp_many_in(m, b), w->values[b].input[r], bytes, cudaMemcpyHostToDevice), "cudaMemcpy"));
         }
+        if (m->stamps) SP_TRY(sp_many_cuda(cudaMemset(m->stamps, 0, sp_many_slot(w->burst) * sizeof *m->stamps), "cudaMemset"));
         SP_TRY(sp_many_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize"));
     }
     return SP_OK;
@@ -156,6 +159,29 @@ static sp_status compare(sp_many *w) {
     return SP_OK;
 }
 
+/* Counts the launches of a burst whose stamps can be true. */
+static sp_status check_stamps(sp_many *w) {
+    const size_t bytes = sp_many_slot(w->burst) * sizeof *w->member[0].stamps;
+    for (int r = 0; r < w->world; r++) {
+        SP_TRY(sp_many_cuda(cudaSetDevice(w->member[r].ordinal), "cudaSetDevice"));
+        SP_TRY(sp_many_cuda(cudaMemcpy(w->member[r].times, w->member[r].stamps, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy"));
+    }
+    for (uint32_t b = 0; b < w->burst; b++) {
+        uint64_t entered = 0;
+        for (int r = 0; r < w->world && w->gpus == 1; r++) {
+            const uint64_t enter = SP_TRACE_TIME(w->member[r].times[sp_many_slot(b) + SP_STAMP_ENTER]);
+            if (enter > entered) entered = enter;
+        }
+        for (int r = 0; r < w->world; r++) {
+            const unsigned long long *slots = w->member[r].times + sp_many_slot(b);
+            const uint64_t enter = SP_TRACE_TIME(slots[SP_STAMP_ENTER]), met = SP_TRACE_TIME(slots[SP_STAMP_MET]);
+            const uint64_t left = SP_TRACE_TIME(slots[SP_STAMP_LEFT]);
+            w->result->stamped += enter && enter <= met && met <= left && entered <= met;
+        }
+    }
+    return SP_OK;
+}
+
 static sp_status run(sp_many *w) {
     double ms = 0;
     const uint64_t before = sp_custom_ran(w->member[0].custom);
@@ -167,6 +193,7 @@ static sp_status run(sp_many *w) {
         SP_TRY(launch(w, i));
         SP_TRY(idle(w, w->deadline, true));
         SP_TRY(compare(w));
+        if (w->what->traced) SP_TRY(check_stamps(w));
         SP_TRY(sp_many_cuda(cudaSetDevice(w->member[0].ordinal), "cudaSetDevice"));
         SP_TRY(sp_many_cuda(cudaEventElapsedTime(&took, w->member[0].mark[0], w->member[0].mark[1]), "cudaEventElapsedTime"));
         ms += (double)took;

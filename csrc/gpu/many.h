@@ -21,6 +21,7 @@ typedef struct sp_many_case {
     bool captured;       /* one burst, then replayed with other inputs at the same addresses */
     bool registered;     /* with captured: inputs are read where they lie */
     bool in_place;       /* the output is the input */
+    bool traced;         /* every launch is stamped */
     uint64_t nbytes;     /* of one rank's tensor */
     uint32_t burst;      /* launches back to back, each with an input and an output of its own */
     uint32_t iterations; /* bursts for each of the two kinds of input; every output is checked */
@@ -33,6 +34,8 @@ typedef struct sp_many_result {
     double max_error;        /* largest distance from the float64 sum */
     bool bit_equal;          /* all ranks, always */
     uint64_t launched, ran;  /* launches of rank 0, and those that its GPU counted */
+    uint64_t stamped;        /* launches of all ranks with stamps in their order: each rank's, and where all ranks have one clock,
+                                nobody's MET before everybody's ENTER */
     double us;               /* mean time of a launch on rank 0; ranks share GPUs, so this is no measure of speed */
     int gpus;
     uint32_t blocks, threads;

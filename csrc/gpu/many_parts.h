@@ -33,8 +33,10 @@ typedef struct sp_member {
     sp_many *many;
     int rank, ordinal;
     sp_custom *custom;
-    uint8_t *base; /* one allocation: inputs and outputs of a burst, none at its start, as tensors lie */
-    void *outcome; /* on the host, of one launch */
+    uint8_t *base;              /* one allocation: inputs and outputs of a burst, none at its start, as tensors lie */
+    void *outcome;              /* on the host, of one launch */
+    unsigned long long *stamps; /* as many slots as a burst writes, behind slot 0; NULL: none */
+    unsigned long long *times;  /* the same on the host */
     cudaStream_t stream;
     cudaGraphExec_t graph;
     cudaEvent_t mark[2]; /* rank 0 */
@@ -60,6 +62,7 @@ struct sp_many {
     uint8_t *board[2]; /* by the round's parity, so that the next round writes where nobody reads */
 };
 
+static inline uint32_t sp_many_slot(uint32_t launch) { return 1 + launch * SP_STAMPS_CALL; }
 uint8_t *sp_many_in(const sp_member *member, uint32_t launch);
 uint8_t *sp_many_out(const sp_member *member, uint32_t launch);
 sp_status sp_many_cuda(cudaError_t error, const char *what);

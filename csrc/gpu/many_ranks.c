@@ -137,18 +137,28 @@ sp_status sp_many_open_rank(sp_member *m) {
     SP_TRY(sp_many_cuda(cudaMalloc((void **)&m->base, allocated(w)), "cudaMalloc"));
     m->outcome = malloc(w->what->nbytes);
     if (!m->outcome) return sp_fail(SP_NOMEM, "no memory for an output of %llu bytes", (unsigned long long)w->what->nbytes);
-    return sp_custom_open(&memory, (sp_comm *)m, &world, w->deadline, &m->custom);
+    if (w->what->traced) {
+        const size_t bytes = sp_many_slot(w->burst) * sizeof *m->stamps;
+        SP_TRY(sp_many_cuda(cudaMalloc((void **)&m->stamps, bytes), "cudaMalloc"));
+        m->times = malloc(bytes);
+        if (!m->times) return sp_fail(SP_NOMEM, "no memory for the stamps of %u launches", w->burst);
+    }
+    SP_TRY(sp_custom_open(&memory, (sp_comm *)m, &world, w->deadline, &m->custom));
+    sp_custom_stamps(m->custom, m->stamps);
+    return SP_OK;
 }
 
 sp_status sp_many_close_rank(sp_member *m) {
     const bool broken = m->many->broken;
     sp_custom_close(m->custom, broken);
     free(m->outcome);
+    free(m->times);
     if (broken) return SP_OK; /* the process ends; to free what a kernel may still use would wait for it */
     if (m->graph) cudaGraphExecDestroy(m->graph);
     for (int i = 0; i < 2; i++)
         if (m->mark[i]) cudaEventDestroy(m->mark[i]);
     if (m->stream) cudaStreamDestroy(m->stream);
     if (m->base) cudaFree(m->base);
+    if (m->stamps) cudaFree(m->stamps);
     return SP_OK;
 }

@@ -25,6 +25,7 @@
     X(ncclGetErrorString, true)      \
     X(ncclGetLastError, true)        \
     X(ncclAllReduce, true)           \
+    X(ncclAllGather, true)           \
     X(ncclMemAlloc, false)           \
     X(ncclMemFree, false)            \
     X(ncclCommWindowRegister, false) \

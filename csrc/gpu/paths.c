@@ -103,6 +103,11 @@ static uint64_t ran(sp_comm *comm, uint8_t path) {
     return count;
 }
 
+static sp_status clock_of(sp_comm *comm, sp_clock *clock, sp_deadline deadline) {
+    if (comm->world.size > 1) SP_TRY(need_custom(comm)); /* all ranks have it, or none */
+    return sp_clock_compare(comm, clock, deadline);
+}
+
 static void set_style(sp_comm *comm, unsigned style) {
     const sp_custom_tuning tuning = {(sp_custom_style)style, true, 0};
     if (comm->custom && style < SP_CUSTOM_STYLES) sp_custom_tune(comm->custom, &tuning);
@@ -138,4 +143,11 @@ const sp_seam sp_gpu_seam = {
     .ran = ran,
     .style = set_style,
     .bare = sp_pynccl_bare,
+    .spin = sp_gpu_spin,
+    .stamp = sp_gpu_stamp,
+    .stamps_read = sp_gpu_stamps_read,
+    .stamps_clear = sp_gpu_stamps_clear,
+    .hold = sp_gpu_hold,
+    .release = sp_gpu_release,
+    .clock = clock_of,
 };

@@ -152,6 +152,10 @@ static sp_status explain(sp_comm *comm, const sp_work *work, bool in_place, nccl
     char said[SP_WHY] =
         "still inside ncclAllReduce at the deadline: a peer does not come, or too many calls wait in front of this one";
     bool gone = atomic_load(&comm->nccl.state) == SP_PYNCCL_GONE;
+    if (gone && !atomic_load(&comm->guard.fired)) { /* by another thread, which says why */
+        status = SP_PEER;
+        sp_comm_keep(said, "NCCL's communicator was aborted while this call was made");
+    }
     if (!gone) {
         status = sp_pynccl_settle(comm, comm->nccl.comm, result, "ncclAllReduce", work->deadline);
         if (!status) return SP_OK;
@@ -199,7 +203,9 @@ sp_status sp_pynccl_check(sp_comm *comm) {
     if (now == SP_PYNCCL_READY) result = n->api->ncclCommGetAsyncError(n->comm, &state);
     sp_status status = SP_OK;
     if (now == SP_PYNCCL_GONE && !*n->why) /* it was there: what was enqueued on it has ended without a sum */
-        status = sp_fail(SP_TIMEOUT, "NCCL's communicator was aborted: a call was still inside NCCL at its deadline");
+        status = atomic_load(&comm->guard.fired)
+                     ? sp_fail(SP_TIMEOUT, "NCCL's communicator was aborted: a call was still inside NCCL at its deadline")
+                     : sp_fail(SP_PEER, "NCCL's communicator was aborted");
     if (!result) result = state;
     if (result && result != ncclInProgress) status = fail(n, n->comm, result, "NCCL's asynchronous error");
     pthread_mutex_unlock(&n->looking);

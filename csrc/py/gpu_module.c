@@ -63,6 +63,21 @@ static PyObject *link_of(PyObject *module, PyObject *args) {
                          PyBool_FromLong(link.native_atomics), "rank", link.rank);
 }
 
+static const double peer_copy_s = 10;
+
+static PyObject *peer_copy(PyObject *module, PyObject *args) {
+    int source, target;
+    unsigned long long nbytes;
+    unsigned seed;
+    sp_gpu_moved moved;
+    sp_status status;
+    if (!PyArg_ParseTuple(args, "iiKI:peer_copy", &source, &target, &nbytes, &seed)) return NULL;
+    Py_BEGIN_ALLOW_THREADS status = sp_gpu_peer_copy(source, target, (size_t)nbytes, seed, sp_deadline_in(peer_copy_s), &moved);
+    Py_END_ALLOW_THREADS if (status) return sp_gpu_raise(module, status);
+    if (!moved.possible) Py_RETURN_NONE;
+    return Py_BuildValue("(KL)", (unsigned long long)moved.wrong, (long long)moved.first);
+}
+
 static PyObject *nccl(PyObject *module, PyObject *args) {
     const char *asked = NULL, *path;
     char version[16];
@@ -91,6 +106,10 @@ static PyMethodDef methods[] = {
     {"link", link_of, METH_VARARGS,
      "link($module, a, b, /)\n--\n\nBetween two GPUs: peer_access, native_atomics, and CUDA's performance rank (0: the fastest "
      "here)."},
+    {"peer_copy", peer_copy, METH_VARARGS,
+     "peer_copy($module, source, target, nbytes, seed, /)\n--\n\n(wrong 32-bit words, the first of them or -1) after a kernel on "
+     "target read nbytes of source's memory,\nwhere word i is (i + seed * 2^16) * 2654435761 modulo 2^32; None without peer "
+     "access."},
     {"nccl", nccl, METH_VARARGS,
      "nccl($module, path=None, /)\n--\n\n(path, version) of the libnccl that a communicator would open. None: the one in this "
      "process,\n"
@@ -107,7 +126,8 @@ static int gpu_exec(PyObject *module) {
     state->error = PyObject_GetAttrString(types, "ProbeError");
     state->unavailable = state->error ? PyObject_GetAttrString(types, "ProbeUnavailable") : NULL;
     Py_DECREF(types);
-    return state->unavailable ? PyModule_AddFunctions(module, sp_gpu_custom_methods) : -1;
+    if (!state->unavailable || PyModule_AddFunctions(module, sp_gpu_custom_methods) < 0) return -1;
+    return PyModule_AddFunctions(module, sp_gpu_exchange_methods);
 }
 
 static int gpu_traverse(PyObject *module, visitproc visit, void *arg) {

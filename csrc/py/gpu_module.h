@@ -7,7 +7,8 @@
 
 #include "gpu/gpu.h"
 
-extern PyMethodDef sp_gpu_custom_methods[]; /* gpu_custom.c */
+extern PyMethodDef sp_gpu_custom_methods[];   /* gpu_custom.c */
+extern PyMethodDef sp_gpu_exchange_methods[]; /* gpu_exchange.c */
 
 PyObject *sp_gpu_raise(PyObject *module, sp_status status); /* sp_error() as an exception; always NULL */
 
