@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from . import _core
+from ._costs.bands import BandCost, cost_band
+from ._costs.costs import CostFiles, Costs, load_costs, phase_of, wanted_of
+from ._costs.machine import target_of
 from ._decision import Decision
 from ._facts import DTYPE_BYTES, SIZE_MAX, check_dtype, pack_call, pack_facts
 from ._releases import Release, resolve
@@ -30,6 +33,13 @@ class Band:
     decision: Decision
     gap: bool = False
     """A fallback between two ranges of the same better path, or an exception: worth a look."""
+    cost: BandCost | None = None
+    """Device time at both ends, by tables; None where no costs were asked for, or no call is made."""
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The smallest and the largest size of the band that a tensor of its kind can have."""
+        return -(-self.first_bytes // self.multiple) * self.multiple, self.last_bytes // self.multiple * self.multiple
 
     @property
     def path(self) -> Path:
@@ -49,6 +59,7 @@ class Band:
             "reduces": d.reduces,
             "error": d.error,
             "gap": self.gap,
+            "device_us": None if self.cost is None else self.cost.to_dict(),
         }
 
 
@@ -137,12 +148,15 @@ def bands(
     dtype: str = "bf16",
     hidden: int = 0,
     sglang: str | Release,
+    costs: CostFiles = None,
 ) -> Bands:
     """The path per byte range of one group, boundaries exact, over all sizes from 1 byte to 2^63 - 1.
 
     ``hidden`` (elements of the last dimension) matters only where a communicator's workspace is counted in rows: FlashInfer, PCIe-IPC.
-    Raises InputError as ``route`` does.
+    ``costs`` says by which tables the ends of the bands are costed, as ``step`` takes it.
+    Raises InputError as ``route`` does, MeasurementError for a file of costs that cannot be read.
     """
+    tables = load_costs(costs)
     release, name = resolve(sglang), check_dtype(dtype)
     context = context if isinstance(context, str) else tuple(context)
     check_group(group)
@@ -169,6 +183,12 @@ def bands(
         context=context if isinstance(context, str) else "+".join(context),
         dtype=name,
         world_size=group.world_size,
-        bands=_flag_gaps(_merge(rows[16])),
+        bands=tuple(_with_cost(band, group, context, name, tables) for band in _flag_gaps(_merge(rows[16]))),
         odd=tuple(odd),
     )
+
+
+def _with_cost(band: Band, group: Group, context: str | Iterable[str], dtype: str, costs: Costs) -> Band:
+    first, last = band.ends
+    wanted = wanted_of(band.decision, target_of(group), phase_of(context), dtype, first)
+    return replace(band, cost=cost_band(costs, wanted, first, last)) if wanted is not None and costs.tables else band

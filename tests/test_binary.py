@@ -114,8 +114,8 @@ print(json.dumps({"bytes": resident() - before, "modules": sorted(set(sys.module
 """
 
 
-@pytest.mark.parametrize("used", ["import_only", "every_name"])
-def test_importing_is_cheap_and_loads_nothing_heavy(used: str) -> None:
+@pytest.mark.parametrize(("used", "limit_mib"), [("import_only", 15), ("every_name", 20)])
+def test_importing_is_cheap_and_loads_nothing_heavy(used: str, limit_mib: int) -> None:
     if not Path("/proc/self/statm").exists():
         pytest.skip("no /proc: resident memory is read there")
     done = subprocess.run([sys.executable, "-c", _IMPORT, used], capture_output=True, text=True, cwd=ELSEWHERE)
@@ -123,4 +123,4 @@ def test_importing_is_cheap_and_loads_nothing_heavy(used: str) -> None:
     found = json.loads(done.stdout)
     assert "sglang_probe" in found["modules"]
     assert [name for name in found["modules"] if name.split(".")[0] in HEAVY] == []
-    assert found["bytes"] < 15 << 20
+    assert found["bytes"] < limit_mib << 20

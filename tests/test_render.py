@@ -248,3 +248,11 @@ def test_a_remedy_is_spelt_as_it_is_typed(monkeypatch: pytest.MonkeyPatch, capsy
     assert (
         capsys.readouterr().err == "sglang-probe: sglang=None: \\x1b[2Jgive it, for example --sglang 0.5.9 or --draft-tokens 4\n"
     )
+
+
+def test_a_wrong_result_is_red_on_a_terminal_and_plain_in_a_pipe() -> None:
+    page = [_page.Line("1 cell WRONG", "answer"), _page.Table("", ("path", "result"), (("custom", "WRONG: 1 of 4"),))]
+    out = io.StringIO()
+    _page.print_rich(page, Console(file=out, force_terminal=True, width=80, color_system="standard"))
+    assert out.getvalue().count("\x1b[1;31mWRONG") == 2
+    assert "\x1b" not in _page.to_text(page)

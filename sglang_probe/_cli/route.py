@@ -9,6 +9,7 @@ import argparse
 from typing import Any
 
 from .._types import Call, InputError
+from .costs import add_costs_option
 from .options import Asked, add_group_options, count, read_group
 
 
@@ -31,6 +32,7 @@ def add_parsers(commands: Any) -> None:
         "--hidden", type=count, default=0, metavar="N", help="elements of the last dimension, where a workspace asks"
     )
     add_group_options(parser)
+    add_costs_option(parser)
     parser.set_defaults(run=run_bands)
 
 
@@ -56,7 +58,8 @@ def run_bands(args: argparse.Namespace) -> int:
     from ..cli import show
 
     asked = read_group(args)
-    found = bands(asked.group, context=args.context, dtype=args.dtype, hidden=args.hidden, sglang=asked.sglang)
+    chosen = {"context": args.context, "dtype": args.dtype, "hidden": args.hidden}
+    found = bands(asked.group, **chosen, sglang=asked.sglang, costs=args.costs)
     page = [*bands_page(found, args.verbose), *items("Assumed", asked.assumed, "dim")]
     show(args, {**found.to_dict(), "assumed": list(asked.assumed)}, page)
     return 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._show.page import Items, Line
 from .._types import InputError
+from .costs import add_costs_option
 from .options import add_server_options, count, progress, server_arguments
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def add_parsers(commands: Any) -> None:
         "--draft-tokens", type=count, metavar="N", help="tokens of a request in a verify step; by default the server's"
     )
     parser.add_argument("--context", help="capture or eager, ...; by default what the server would do")
+    add_costs_option(parser)
     parser.set_defaults(run=run_step)
 
 
@@ -65,6 +67,7 @@ def run_step(args: argparse.Namespace) -> int:
             "batch": args.batch,
             "draft_tokens": args.draft_tokens,
             "context": args.context,
+            "costs": args.costs,
             "progress": tell,
         }
         found = _ask(args, keywords) if running is None else _ask_running(running, keywords)

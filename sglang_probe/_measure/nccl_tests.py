@@ -42,7 +42,7 @@ _OPTIONS = re.compile(
     r"(?:warmup iters: (?P<warmup>\d+) )?iters: (?P<iters>\d+) (?:agg iters: (?P<aggregated>\d+) )?validation: (?P<validation>\d+)"
     r"(?: graph: (?P<graph>\d+))?(?: .*)?"
 )
-_RANK = re.compile(r"#\s+Rank\s+(\d+) (?:Group\s+\d+ )?Pid\s+\d+ on\s+\S+ device\s+\d+ \[[0-9a-fA-Fx:.]+\] (.+)")
+_RANK = re.compile(r"#\s+Rank\s+(\d+) (?:Group\s+\d+ )?Pid\s+\d+ on\s+(\S+) device\s+\d+ \[[0-9a-fA-Fx:.]+\] (.+)")
 _STARTING = re.compile(r"# Collective test starting: (\S+)")
 _TESTS_VERSION = re.compile(r"# nccl-tests version (\S+)(?: nccl-headers=\d+ nccl-library=(\d+))?")
 _NCCL_VERSION = re.compile(r"NCCL version (\d\S*)")
@@ -81,6 +81,8 @@ class NcclTests:
     nccl: str = ""
     tests: str = ""
     """Version of nccl-tests, from the one on that prints it."""
+    nodes: int = 0
+    """How many hosts its ranks were on; 0 where it does not list them. Their names are not kept."""
     options: Mapping[str, int] = field(default_factory=lambda: FrozenMap({}))
     notes: tuple[str, ...] = ()
     path: str = ""
@@ -142,6 +144,7 @@ class NcclTests:
             "dtype": self.dtype,
             "ranks": self.ranks,
             "gpus": list(self.gpus),
+            "nodes": self.nodes,
             "captured": self.captured,
             "cpu_time": self.cpu_time,
             "nccl": self.nccl,
@@ -192,6 +195,7 @@ class _Reading:
         self.columns: list[str] = []
         self.dtype = self.nccl = self.tests = ""
         self.gpus: list[str] = []
+        self.hosts: set[str] = set()
         self.options: dict[str, int] = {}
         self.logged = 0
         self.warnings: list[str] = []
@@ -224,7 +228,8 @@ class _Reading:
         elif found := _RANK.match(line):
             if int(found[1]) != len(self.gpus):
                 raise _Unreadable(f"rank {len(self.gpus)} should stand here")
-            self.gpus.append(found[2].strip())
+            self.hosts.add(found[2])
+            self.gpus.append(found[3].strip())
         elif words[:3] == ["size", "count", "type"]:
             self._header(words)
         elif found := _BAD_SUM.match(line):
@@ -286,6 +291,7 @@ class _Reading:
             cpu_time="cputime" in self.columns,
             nccl=self.nccl,
             tests=self.tests,
+            nodes=len(self.hosts),
             options=FrozenMap(self.options),
             notes=tuple(notes),
             path=self.name,

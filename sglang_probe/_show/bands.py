@@ -9,12 +9,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .._facts import SIZE_MAX
+from .costs import end_text
 from .page import Block, Line, Page, Table, items
 from .render import NOT_CONFORMED_TITLE, answer, blockers
 from .sizes import human_bytes
 
 if TYPE_CHECKING:
     from .._bands import Band, Bands
+
+
+_DEVICE_US = ("device us, at its first", "at its last")
 
 
 def bands_page(bands: Bands, verbose: bool = False) -> Page:
@@ -26,6 +30,7 @@ def bands_page(bands: Bands, verbose: bool = False) -> Page:
     page.append(_bands_table("Sizes that are multiples of 16 bytes", bands.bands, verbose))
     if bands.odd:
         page.append(_bands_table("Other sizes, where they differ", bands.odd, verbose))
+    page += _costs(bands.bands)
     notes = dict.fromkeys(f"{band.path}: {note}" for band in (*bands.bands, *bands.odd) for note in band.decision.not_conformed)
     page += items(NOT_CONFORMED_TITLE, notes, "dim")
     if verbose:
@@ -40,8 +45,9 @@ def _bands_table(title: str, bands: Sequence[Band], verbose: bool) -> Table:
     shown = ["from", "to", "path", "kernel", "result"]
     shown += ["to, bytes", "rule"] if verbose else []
     shown[:0] = ["multiple of"] if any(band.multiple != 16 for band in bands) else []
+    shown += list(_DEVICE_US) if any(band.cost and band.cost.first for band in bands) else []
     shown += [""] if any(band.gap for band in bands) else []
-    right = frozenset({"from", "to", "to, bytes", "multiple of"})
+    right = frozenset({"from", "to", "to, bytes", "multiple of", *_DEVICE_US})
     return Table(title, tuple(shown), tuple(tuple(row[name] for name in shown) for row in rows), right, "path")
 
 
@@ -97,5 +103,16 @@ def _band_cells(band: Band) -> dict[str, str]:
         "kernel": d.kernel or (d.backend if d.backend not in ("torch", "nccl", str(d.path)) else ""),
         "result": result,
         "rule": d.rule,
+        **dict(zip(_DEVICE_US, map(end_text, (band.cost.first, band.cost.last) if band.cost else (None, None)), strict=True)),
         "": "GAP" if band.gap else "",
     }
+
+
+def _costs(bands: Sequence[Band]) -> list[Block]:
+    """Where the times are from, and why others are not there."""
+    ends = [end for band in bands if band.cost for end in (band.cost.first, band.cost.last) if end is not None]
+    figures = [figure for _, figure in ends]
+    sources = dict.fromkeys(f"{f.origin}: {f.machine}, {f.table.source}" for f in figures)
+    basis = dict.fromkeys((*(f"{f.series.phase}, {f.series.how}" for f in figures), *(note for f in figures for note in f.notes)))
+    why = dict.fromkeys(band.cost.why for band in bands if band.cost and band.cost.why)
+    return [*items("Device time is", sources), *items("It rests on", basis, "dim"), *items("No device time", why, "dim")]

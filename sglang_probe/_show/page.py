@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.text import Text
 
 Tone = Literal["answer", "plain", "dim", "warn"]
 
@@ -195,12 +196,14 @@ def _rich_parts(block: Block, width: int) -> list[RenderableType]:
     from rich.text import Text
 
     if isinstance(block, Line):
-        return [Text(("! " if block.tone == "warn" else "") + block.text, style=_STYLES[block.tone])]
+        return [_alarmed(Text(("! " if block.tone == "warn" else "") + block.text, style=_STYLES[block.tone]))]
     if isinstance(block, Items):
         grid = RichTable.grid(padding=(0, 1, 0, 0))
         style = "dim" if block.tone == "dim" else ""
         for item in block.items:
-            grid.add_row(Text("  -", style=style), Text(item, style=style))
+            grid.add_row(
+                Text("  -", style=style), _alarmed(Text(item, style=style, overflow="fold"))
+            )  # an address is one long word
         return [*([Text(block.title, style="bold yellow" if block.tone == "warn" else "bold")] if block.title else []), grid]
     table = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     widths = _column_widths(block, width - _INDENT - _GAP * (len(block.columns) - 1))
@@ -213,10 +216,17 @@ def _rich_parts(block: Block, width: int) -> list[RenderableType]:
             no_wrap=True,
         )
     for row in block.rows:
-        table.add_row(*(Text("\n".join(_folded(cell, column))) for cell, column in zip(row, widths, strict=True)))
+        table.add_row(*(_alarmed(Text("\n".join(_folded(cell, column)))) for cell, column in zip(row, widths, strict=True)))
     return [*([Text(block.title, style="bold")] if block.title else []), Padding(table, (0, 0, 0, _INDENT))]
 
 
+def _alarmed(text: Text) -> Text:
+    """In red what nobody may overlook."""
+    text.highlight_words(_ALARMS, "bold red")
+    return text
+
+
+_ALARMS = ("WRONG", "SICK")
 _INDENT, _GAP = 2, 2
 _WORD = re.compile(r"\S+")
 _PART = re.compile(r"[^\s_]+_*|_+")

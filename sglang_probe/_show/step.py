@@ -12,6 +12,7 @@ from functools import partial
 from .._decision import Decision
 from .._route import RULE_TEXTS
 from .._step.step import Step, StepCall
+from .costs import call_cells, compared_costs, cost_basis, cost_line, instead_table
 from .page import Block, Line, Page, Table, items
 from .render import CHANGES_TITLE, NOT_CONFORMED_TITLE, answer, blockers, changes, consequences, evidence, why
 from .sizes import both_bytes, human_bytes
@@ -30,8 +31,10 @@ def step_page(step: Step, verbose: bool = False) -> Page:
     page += _reasons(step, verbose)
     if verbose or not step.alternatives:
         page += _calls(step)
+        page += instead_table(step)
         page += _fused(step)
         page += _cycle(step)
+    page += cost_basis(_all(step), verbose)
     notes = [n for n in _all_notes(step) if n not in contradictions and not n.startswith(_LOUD)]
     page += items("Notes", notes)
     page += items("Assumed", _all_assumed(step), "dim")
@@ -97,6 +100,7 @@ def _single(step: Step) -> list[Block]:
     told = f"{_paths(step)}, {both_bytes(step.nbytes)} each{fused}" if step.calls else f"no all-reduce to route{fused}"
     return [
         Line(told, "answer"),
+        *cost_line(step),
         Line(f"{_shape(step)}, {step.context}, SGLang {step.sglang} ({step.ruleset}); read from {step.source}", "dim"),
         *(block for item in _distinct(step) for block in consequences(item.decision)),
     ]
@@ -110,6 +114,7 @@ def _comparison(step: Step) -> list[Block]:
         Line(_verdict(step), "answer"),
         Line(f"{step.all_reduces} all-reduces of {both_bytes(step.nbytes)}: {_shape(step)}", "dim"),
         Table("", columns, rows, frozenset({"all-reduces", "fused"}), "path"),
+        *compared_costs(steps),
     ]
 
 
@@ -240,12 +245,17 @@ def _changes(cases: Sequence[_Case], where: Callable[[Sequence[str]], str]) -> l
 
 
 def _calls(step: Step) -> list[Block]:
+    costed = any(item.cost is not None and item.cost.figures for item in step.calls)
     rows = tuple(
-        (c.site, c.group, str(c.count), str(c.tokens), human_bytes(c.nbytes), str(d.path), d.kernel or d.backend, d.rule)
-        for c, d in ((item.call, item.decision) for item in step.calls)
+        (
+            *(c.site, c.group, str(c.count), str(c.tokens), human_bytes(c.nbytes), str(d.path), d.kernel or d.backend, d.rule),
+            *(call_cells(item) if costed else ()),
+        )
+        for c, d, item in ((item.call, item.decision, item) for item in step.calls)
     )
-    columns = ("call site", "group", "count", "tokens", "each", "path", "kernel", "rule")
-    return [Table("Calls", columns, rows, frozenset({"count", "tokens", "each"}), "path")] if rows else []
+    columns = ("call site", "group", "count", "tokens", "each", "path", "kernel", "rule", *(("device us", "host us") * costed))
+    right = frozenset({"count", "tokens", "each", "device us", "host us"})
+    return [Table("Calls", columns, rows, right, "path")] if rows else []
 
 
 def _fused(step: Step) -> list[Block]:

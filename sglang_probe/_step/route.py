@@ -30,6 +30,7 @@ class StepRouter:
         self.groups, self.release, self.context = groups, release, context
         self._replayed, self._outside = replayed, replayed and multimodal
         self._known: dict[tuple[Call, bool], Decision] = {}
+        self._eager: set[tuple[Call, bool]] = set()
         self.notes: tuple[str, ...] = ()
 
     def __call__(self, call: Call) -> Decision:
@@ -39,15 +40,22 @@ class StepRouter:
             self._known[key, outside] = self._route(key, outside)
         return self._known[key, outside]
 
+    def context_of(self, call: Call) -> str:
+        """In which context the call itself is made: what a replayed graph does not hold runs outside of it."""
+        outside = self._outside and call.site == EMBEDDING
+        return _IN_REPLAY if (replace(call, site="", count=1), outside) in self._eager else self.context
+
     def _route(self, call: Call, outside: bool) -> Decision:
         group = self.groups[call.group]
         if outside:
+            self._eager.add((call, outside))
             return route(call, group, context=_IN_REPLAY, sglang=self.release)
         decision = route(call, group, context=self.context, sglang=self.release)
         if self._replayed and decision.op == "in_place" and self._splits():
             self.notes = (
                 "the in-place op splits the piecewise graph: it runs between the pieces, at each replay, and is not captured",
             )
+            self._eager.add((call, outside))
             return route(call, group, context=_IN_REPLAY, sglang=self.release)
         return decision
 

@@ -1,6 +1,7 @@
 """step: every all-reduce of one verify step, from a launch line, a log, a URL or a model to its path. Called by people and by `step`.
 
-    launch / log / URL -> Server, Model -> context -> calls, tags -> fusion -> route (each distinct call once) -> Step, with cycle beside it
+    launch / log / URL -> Server, Model -> context -> calls, tags -> fusion -> route (each distinct call once) -> costs -> Step, with
+    cycle beside it
 
 Invariant: nothing is decided here; what was assumed on the way, by whom ever, is in ``Step.assumed``.
 """
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import Any
 
+from .._costs.costs import CostFiles, Costs, load_costs
 from .._facts import DTYPE_BYTES
 from .._releases import RELEASES, Release, newest, resolve
 from .._server.server import unknown_model
@@ -21,6 +23,7 @@ from .._types import Group, InputError, Model, Server
 from ..models import load_model
 from .calls import Plan, dtype_of, is_multimodal, plan_calls
 from .context import find_context
+from .costs import cost_calls
 from .cycle import Traffic, plan_cycle
 from .fusion import fuse_calls
 from .notes import assumed_facts, call_notes, fusion_elsewhere, may_fuse_elsewhere, model_notes
@@ -62,6 +65,7 @@ def step(
     sglang: str | Release | None = None,
     example: bool = False,
     group: Group | None = None,
+    costs: CostFiles = None,
     progress: Progress | None = None,
 ) -> Step:
     """Every all-reduce of one verify step, each routed as the release would.
@@ -72,22 +76,26 @@ def step(
     does with this batch: ``capture`` (with the bit ``compiling`` under torch.compile) where its decode graphs hold it,
     ``piecewise_capture`` where the release lets a verify into the piecewise graph, else ``eager``. ``example`` is the motivating
     case: Kimi-K2.5 with EAGLE-3 on eight PCIe cards, at two commits, as reported (eager) and as a stock server runs it (captured).
+    ``costs`` says by which tables its calls are costed: None or "shipped" (those of the package), a file or several (a Measurement, what
+    nccl-tests printed, published figures), "none".
 
-    Raises InputError that names the argument, its value and the remedy.
+    Raises InputError that names the argument, its value and the remedy; MeasurementError for a file of costs that cannot be read.
     """
     report = progress or (lambda _text: None)
     _check_counts(batch, draft_tokens)
     _check_texts({"launch": launch, "url": url, "gpu": gpu, "link": link, "context": context}, log, env)
     if group is not None and not isinstance(group, Group):
         raise InputError("group", group, "give a Group, for example Group.make(world_size=8)")
+    found_costs = load_costs(costs)
+    tables = found_costs if found_costs.tables else None
     if example:
-        return _example(context, sglang, batch, draft_tokens, report)
+        return _example(context, sglang, batch, draft_tokens, tables, report)
     known = None if model is None else load_model(model)
     source = _Source(launch, log, url, known, group, {"gpu": gpu, "link": link, "nodes": nodes, "gpus": gpus, "env": env})
     report("reading the server")
     found = _read(source, sglang)
     report("routing its calls")
-    return _step(source, found, batch, draft_tokens, context)
+    return _step(source, found, batch, draft_tokens, context, tables)
 
 
 @dataclass(frozen=True)
@@ -218,12 +226,14 @@ def _hardware(source: _Source) -> dict[str, Any]:
 
 
 def step_of(server: Server, *, sglang: str | Release, batch: int = 1, context: str | None = None) -> Step:
-    """The same from a server that was already read."""
+    """The same from a server that was already read, without costs."""
     _check_counts(batch, None)
     return _step(_Source(None, None, None, None, None, {}), _Found(server, resolve(sglang), None), batch, None, context)
 
 
-def _step(source: _Source, found: _Found, batch: int, draft_tokens: int | None, context: str | None) -> Step:
+def _step(
+    source: _Source, found: _Found, batch: int, draft_tokens: int | None, context: str | None, costs: Costs | None = None
+) -> Step:
     server, release, version = found.server, found.release, _version(found.release)
     model = server.model
     if model is None:
@@ -236,6 +246,7 @@ def _step(source: _Source, found: _Found, batch: int, draft_tokens: int | None, 
     router = StepRouter(server.groups, release, how.name, replayed=how.replayed, multimodal=is_multimodal(model))
     lost = tuple(call for call in parted.left if call.group not in router.groups)
     calls = tuple(StepCall(call, router(call)) for call in parted.left if call not in lost)
+    priced, sums = (calls, None) if costs is None else cost_calls(calls, router.groups, router.context_of, costs)
     cycle = plan_cycle(model, server, how.batch, width, version, context=how.draft)
     draft = StepRouter(server.groups, release, how.draft)
     notes = (*how.notes, *router.notes, *untagged, *_own_notes(server, width, release, version))
@@ -255,7 +266,7 @@ def _step(source: _Source, found: _Found, batch: int, draft_tokens: int | None, 
         context=how.name,
         all_reduces=plan.count,
         fused=parted.count,
-        calls=calls,
+        calls=priced,
         fused_calls=parted.taken,
         cycle=tuple(_cycle_part(part, draft) for part in cycle.parts),
         not_modelled=plan.unmodelled + sum(call.count for call in lost),
@@ -267,6 +278,7 @@ def _step(source: _Source, found: _Found, batch: int, draft_tokens: int | None, 
             cycle.notes, server.notes,
         ),
         server=server,
+        costs=sums,
     )  # fmt: skip
 
 
@@ -302,7 +314,14 @@ def _unique(*groups: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for group in groups for text in group))
 
 
-def _example(context: str | None, sglang: str | Release | None, batch: int, draft_tokens: int | None, report: Progress) -> Step:
+def _example(
+    context: str | None,
+    sglang: str | Release | None,
+    batch: int,
+    draft_tokens: int | None,
+    costs: Costs | None,
+    report: Progress,
+) -> Step:
     """The motivating case. First the newer commit, eager, as the report says; beside it the other commit and the captured step."""
     chosen: tuple[str | Release, ...] = EXAMPLE_COMMITS[::-1] if sglang is None else (sglang,)
     contexts = ("eager", "capture") if context is None else (context,)
@@ -311,5 +330,5 @@ def _example(context: str | None, sglang: str | Release | None, batch: int, draf
     for name in contexts:
         for commit in chosen:
             report(f"{commit}, {name}")
-            steps.append(_step(source, _read(source, commit), batch, draft_tokens, name))
+            steps.append(_step(source, _read(source, commit), batch, draft_tokens, name, costs))
     return replace(steps[0], alternatives=tuple(steps[1:]))

@@ -6,10 +6,14 @@ Invariant: ``all_reduces`` = ``fused`` + the counts of ``calls`` + the calls ove
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._decision import Decision
 from .._types import Call, Server
+
+if TYPE_CHECKING:
+    from .._costs.costs import CallCost
+    from .costs import StepCosts
 
 _CALL_KEYS = (
     "path",
@@ -32,6 +36,8 @@ class StepCall:
 
     call: Call
     decision: Decision
+    cost: CallCost | None = None
+    """Of one call; None where no costs were asked for."""
 
     def to_dict(self) -> dict[str, Any]:
         c, d = self.call, self.decision
@@ -43,6 +49,7 @@ class StepCall:
             "dtype": c.dtype,
             "count": c.count,
             **{name: value for name, value in d.to_dict().items() if name in _CALL_KEYS},
+            "cost": None if self.cost is None else self.cost.to_dict(),
         }
 
 
@@ -105,6 +112,8 @@ class Step:
     alternatives: tuple[Step, ...] = ()
     """The same step in another context or commit, where one was asked for (the example)."""
     server: Server | None = field(default=None, repr=False, compare=False)
+    costs: StepCosts | None = None
+    """What its calls cost, by tables; None where no costs were asked for."""
 
     @property
     def paths(self) -> dict[str, int]:
@@ -150,9 +159,10 @@ class Step:
             "not_modelled": self.not_modelled,
             "assumed": list(self.assumed),
             "notes": list(self.notes),
+            "costs": None if self.costs is None else self.costs.to_dict(),
             "alternatives": [
                 {"sglang": s.sglang, "ruleset": s.ruleset, "context": s.context, "all_reduces": s.all_reduces, "fused": s.fused,
-                 "paths": s.paths}
+                 "paths": s.paths, "costs": None if s.costs is None else s.costs.to_dict()}
                 for s in self.alternatives
             ],
         }  # fmt: skip
