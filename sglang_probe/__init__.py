@@ -12,9 +12,11 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from ._bands import Band, Bands, bands
+    from ._bench.bench import bench
     from ._conform.conform import conform
     from ._decision import Blocked, Decision, Gate, Stop
     from ._measure.measurement import Measurement
+    from ._preflight.runner import preflight
     from ._proof.ask import Reached, assert_unreachable, reach
     from ._proof.asserting import assert_constant_over, assert_route, assert_same_routing
     from ._proof.bisect import Bisect, bisect
@@ -51,11 +53,13 @@ _HOME = {
         "Setting",
     ),
     "_bands": ("Band", "Bands", "bands"),
+    "_bench.bench": ("bench",),
     "_measure.measurement": ("Measurement",),
     "_conform.conform": ("conform",),
     "launch": ("find_server", "read_launch", "read_log", "read_url"),
     "models": ("load_model",),
     "_step.step": ("Step", "step"),
+    "_preflight.runner": ("preflight",),
     "_proof.reach": ("Reach", "Witness"),
     "_proof.diff": ("Diff", "diff"),
     "_proof.history": ("History", "history"),
@@ -102,6 +106,7 @@ __all__ = [
     "assert_same_routing",
     "assert_unreachable",
     "bands",
+    "bench",
     "bisect",
     "conform",
     "diff",
@@ -110,6 +115,7 @@ __all__ = [
     "history",
     "load_model",
     "matrix",
+    "preflight",
     "reach",
     "read_launch",
     "read_log",

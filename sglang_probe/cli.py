@@ -1,7 +1,7 @@
 """The command `sglang-probe`: its parser, and the one place where errors become messages and exit statuses. Commands are in _cli/.
 
 Exit status: 0 answered; 1 something of ours or of this machine failed, conform found differences, or what
-``--assert-unreachable`` or ``--exit-code`` asked about is so; 2 bad input; 130 interrupted.
+``--assert-unreachable`` or ``--exit-code`` asked about is so; 2 bad input; 3 a bench was stopped, and goes on; 130 interrupted.
 Invariant: after an error nothing stands on stdout; on stderr stands one message that names the field, the value and the remedy.
 """
 
@@ -28,7 +28,9 @@ _EPILOG = """examples:
   sglang-probe bands --gpu h200 --context capture --sglang 0.5.16
   sglang-probe reach piecewise_pynccl --sglang 0.5.9..0.5.23 --no-piecewise
   sglang-probe diff bba2fc4 0be30d4
-  sglang-probe conform 0.5.9"""
+  sglang-probe conform 0.5.9
+  sglang-probe preflight
+  sglang-probe bench --quick"""
 
 
 _KEYWORD = re.compile(
@@ -47,10 +49,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> Parser:
+    from ._cli import bench as _cli_bench
     from ._cli import conform as _cli_conform
     from ._cli import diff as _cli_diff
     from ._cli import dispatch as _cli_dispatch
     from ._cli import history as _cli_history
+    from ._cli import preflight as _cli_preflight
     from ._cli import reach as _cli_reach
     from ._cli import releases as _cli_releases
     from ._cli import route as _cli_route
@@ -59,7 +63,18 @@ def build_parser() -> Parser:
     parser = Parser(prog="sglang-probe", description="Which path does an all-reduce of SGLang take, and why?", epilog=_EPILOG)
     parser.add_argument("--version", action="version", version=f"sglang-probe {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command", parser_class=Parser)
-    for module in (_cli_step, _cli_route, _cli_dispatch, _cli_reach, _cli_diff, _cli_history, _cli_conform, _cli_releases):
+    for module in (
+        _cli_step,
+        _cli_route,
+        _cli_dispatch,
+        _cli_reach,
+        _cli_diff,
+        _cli_history,
+        _cli_conform,
+        _cli_releases,
+        _cli_preflight,
+        _cli_bench,
+    ):
         module.add_parsers(commands)
     for command in commands.choices.values():
         command.add_argument("--json", action="store_true", help="print only JSON")
@@ -94,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return stop.code if isinstance(stop.code, int) else 2
     except InputError as error:
         return _fail(2, f"{error.field}={error.value!r}: {_as_options(error.remedy)}")
-    except ProbeError as error:
+    except (ProbeError, TimeoutError) as error:  # a rank that is not there, or stands still
         return _fail(1, str(error))
     except KeyboardInterrupt:
         return _fail(130, "interrupted")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakSet
 
 from .. import _core
@@ -21,6 +21,9 @@ from .._releases import Release, newest, resolve
 from .._route import PATHS, check_group, context_bits, decide
 from .._types import Call, FrozenMap, Group, InputError, Path, ProbeUnavailable
 from .switches import KERNELS, Capture, Communicator, Custom, PythonPath, Settings
+
+if TYPE_CHECKING:
+    from .joining import Joined
 
 _DTYPE_NAMES = tuple(DTYPES)
 _DEVICES = ("host", "gpu")
@@ -43,7 +46,8 @@ class Coordinator(_core.Coordinator):
     ``group`` holds the facts that gates read; by default a CUDA group of ``world_size`` ranks with full NVLink (assumed). ``board`` is
     the descriptor of the shared memory on which the ranks meet (``_core.board_create``; LocalGroup does it). ``device`` is ``host`` (CPU
     ranks over shared memory) or ``gpu`` (``ordinal`` says which). Joining is collective: every rank makes its Coordinator within
-    ``timeout_s`` seconds, which is also the limit of each later wait. ``max_bytes`` sizes the buffers of the custom paths.
+    ``timeout_s`` seconds, which is also the limit of each later wait. ``max_bytes`` sizes the buffers of the custom paths. ``exchange`` is
+    how GPU ranks on several machines meet (``_gpu.exchange``); ``board`` is then of one rank, this process's own.
 
     Raises InputError for bad values, ProbeUnavailable where the device is not there, TimeoutError and ProbeError with rank and phase.
     """
@@ -61,6 +65,7 @@ class Coordinator(_core.Coordinator):
         timeout_s: float = 30.0,
         max_bytes: int = 16 << 20,
         nccl: str | None = None,
+        exchange: Any = None,
     ) -> None:
         if device not in _DEVICES:
             raise InputError("device", device, f"give one of {', '.join(_DEVICES)}")
@@ -89,7 +94,8 @@ class Coordinator(_core.Coordinator):
         self._torch_captures: WeakSet[Capture] = WeakSet()
         # `with c.graph() as g` in a loop drops the graph before while the stream captures, which CUDA forbids: it lives until the end
         self._last_capture: Capture | None = None
-        super().__init__(seam, board, rank, ordinal, timeout_s, max_bytes, _nccl_path(device, nccl))
+        far = {} if exchange is None else {"exchange": exchange, "world_size": world_size}
+        super().__init__(seam, board, rank, ordinal, timeout_s, max_bytes, _nccl_path(device, nccl), **far)
         self.apply(self.settings)
         self.custom = Custom(self, "custom")
         self.quick = Communicator(self, "quick")
@@ -98,6 +104,36 @@ class Coordinator(_core.Coordinator):
         self.pcie_ipc = Communicator(self, "pcie_ipc")
         self.pynccl = Communicator(self, "pynccl")
         self.flashinfer = Communicator(self, "flashinfer")
+
+    @classmethod
+    def join(
+        cls,
+        group: Group | None = None,
+        *,
+        device: Literal["auto", "host", "gpu"] = "auto",
+        sglang: str | Release | None = None,
+        timeout_s: float = 30.0,
+        start_timeout_s: float = 60.0,
+        max_bytes: int = 16 << 20,
+        nccl: str | None = None,
+    ) -> Joined:
+        """In a script that torchrun, mpirun or srun started: the Coordinator of this process's rank. Collective, with the same arguments.
+
+        On one machine the ranks meet in shared memory, as LocalGroup's do (``auto``: on GPUs where each rank has one, else as CPU ranks);
+        on several they are GPU ranks, and meet over NCCL. Raises InputError for variables of the launcher that are missing or wrong,
+        ProbeUnavailable where no launcher started it, TimeoutError naming ranks that did not come within ``start_timeout_s``.
+        """
+        from .joining import join
+
+        return join(
+            group,
+            device=device,
+            sglang=sglang,
+            timeout_s=timeout_s,
+            start_timeout_s=start_timeout_s,
+            max_bytes=max_bytes,
+            nccl=nccl,
+        )
 
     def __repr__(self) -> str:
         if self.device == "closed":

@@ -46,13 +46,14 @@ class Channel:
                 except OSError as error:
                     raise EOFError(f"the other end is gone ({error.strerror})") from None
 
-    def receive(self) -> bytes:
-        """The next message, however long that takes. Raises EOFError where the other end is gone."""
+    def receive(self, deadline: float | None = None) -> bytes:
+        """The next message; without a deadline however long that takes. Raises EOFError where the other end is gone, TimeoutError."""
         while True:
             message = self._next()
             if message is not None:
                 return message
-            self._wait(select.POLLIN, None)
+            if not self._wait(select.POLLIN, deadline):
+                raise TimeoutError("it sends nothing")
             self._read()
 
     def arrived(self) -> list[bytes]:

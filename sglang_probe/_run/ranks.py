@@ -29,7 +29,7 @@ _COLLECT_S = 2.0
 _ENDING_S = 5.0
 """A process that has closed its connection is ending, which takes a driver's time on GPUs: its exit status is waited for."""
 _CLOSE_S = 10.0
-_MARGIN_S = 1.0
+MARGIN_S = 1.0
 """A rank's own limit comes first: it knows more about what it waits for."""
 
 
@@ -76,7 +76,7 @@ class Ranks:
                     self.all.append(process.start(rank, lifeline_fd=reading, pass_fds=shared, path=start_path(), env=env))
             finally:
                 os.close(reading)
-            deadline = time.monotonic() + timeout_s + _MARGIN_S
+            deadline = time.monotonic() + timeout_s + MARGIN_S
             for one, arguments in zip(self.all, coordinators, strict=True):
                 whole = {**arguments, "board": board, "rank": one.rank, "world_size": len(coordinators)}
                 one.channel.send(dump(Setup(coordinator=whole, store=shared[-1] if store else -1, **setup)), deadline)
@@ -115,7 +115,7 @@ class Ranks:
 
     def _call(self, what: str, toggles: Mapping[str, Any], packed: bytes, timeout_s: float) -> dict[int, Answer]:
         self._number += 1
-        deadline = time.monotonic() + timeout_s + _MARGIN_S
+        deadline = time.monotonic() + timeout_s + MARGIN_S
         failure = Failure(what, timeout_s)
         order = dump(Order(self._number, toggles, packed))
         for rank in self.all:

@@ -1,14 +1,15 @@
 """The paths that are torch's own, on GPU ranks: torch.distributed, and torch symmetric memory without multicast. Registered by worker.py.
 
-torch's process group is made when the first of them runs; its ranks meet in a memfd that they inherited, so no port is opened and no file
-is left. Invariant: TORCH_SYMM_MEM_DISABLE_MULTICAST and every NCCL variable stay as the user set them; multimem is never run, and a
-release that takes it here is told so.
+torch's process group is made when the first of them runs; its ranks meet in a memfd that they share, so no port is opened and no file is
+left (ranks on several machines: at a store that rank 0 serves). Invariant: TORCH_SYMM_MEM_DISABLE_MULTICAST and every NCCL variable stay
+as the user set them; multimem is never run, and a release that takes it here is told so.
 """
 
 from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +25,14 @@ _NCCL_DTYPES = ("bf16", "fp16", "fp32", "fp64", "int8", "int32", "int64")
 _PLAIN = 7
 """Layout bits of a Coordinator's plan: contiguous, dense and aligned."""
 _SYMM_DTYPE, _SYMM_ELEMENT = "bf16", 2
+Store = int | Callable[[Any, float], Any]
+"""Where torch's ranks meet: a memfd, or what makes a store of torch.distributed, collectively, within so many seconds."""
 
 
 class TorchGroup:
     """torch's default process group over this group's ranks: made once, collectively, or the one that the user made."""
 
-    def __init__(self, rank: int, world_size: int, store: int, backend: str = "nccl") -> None:
+    def __init__(self, rank: int, world_size: int, store: Store, backend: str = "nccl") -> None:
         self._rank, self._size, self._store, self._backend = rank, world_size, store, backend
         self._distributed: Any = None
         self._made = False
@@ -47,7 +50,7 @@ class TorchGroup:
                 options["device_id"] = torch.device("cuda", torch.cuda.current_device())
             distributed.init_process_group(
                 self._backend,
-                store=distributed.FileStore(f"/proc/self/fd/{self._store}", self._size),
+                store=self._meeting(distributed, timeout_s),
                 rank=self._rank,
                 world_size=self._size,
                 timeout=timedelta(seconds=timeout_s),
@@ -60,6 +63,11 @@ class TorchGroup:
             )
         self._distributed = distributed
         return distributed
+
+    def _meeting(self, distributed: Any, timeout_s: float) -> Any:
+        if callable(self._store):
+            return self._store(distributed, timeout_s)
+        return distributed.FileStore(f"/proc/self/fd/{self._store}", self._size)
 
     def leave(self) -> None:
         """Ends the group that was made here, and no other."""
@@ -173,7 +181,7 @@ class TorchSymmMem(_TorchPath):
         target.copy_(part)
 
 
-def register(coordinator: Coordinator, store: int) -> None:
+def register(coordinator: Coordinator, store: Store) -> None:
     """Both paths, on this rank; nothing of torch's is made yet."""
     group = TorchGroup(coordinator.rank, coordinator.world_size, store)
     paths: dict[Path, TorchDistributed | TorchSymmMem] = {

@@ -90,14 +90,14 @@ def _serve(rank: int, channel: Channel) -> None:
         setup = load(channel.receive())
         coordinator = _join(setup, channel)
     except Exception as error:
-        channel.send(dump(_raised(0, error, 0)))
+        channel.send(dump(raised(0, error, 0)))
         raise SystemExit(1) from None
     channel.send(dump(Answer("ready")))
     while True:
         order = load(channel.receive())
         if order is None:
             break
-        channel.send(_answer(coordinator, order))
+        channel.send(answer_of(coordinator, order))
     if setup.coordinator["device"] == "gpu":
         from .torch_paths import leave
 
@@ -126,7 +126,7 @@ def _join(setup: Setup, channel: Channel) -> Any:
     return coordinator
 
 
-def _answer(coordinator: Any, order: Order) -> bytes:
+def answer_of(coordinator: Any, order: Order) -> bytes:
     """Never raises but for the end of the parent, or of this process: what the function raised is the answer."""
     from .toggles import apply
 
@@ -136,7 +136,7 @@ def _answer(coordinator: Any, order: Order) -> bytes:
         value = function(coordinator, *args)
         answer = Answer("done", order.number, _pack(value), seq=coordinator.seq)
     except Exception as error:
-        answer = _raised(order.number, error, coordinator.seq)
+        answer = raised(order.number, error, coordinator.seq)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # a full disk, a closed stream: the answer is not lost with it
             stream.flush()
@@ -153,7 +153,7 @@ def _pack(value: Any) -> bytes:
     return dump_anything(value)
 
 
-def _raised(number: int, error: BaseException, seq: int) -> Answer:
+def raised(number: int, error: BaseException, seq: int) -> Answer:
     packed = b""
     with contextlib.suppress(Exception):  # its text and trace are told all the same
         packed = _pack(error)

@@ -1,0 +1,65 @@
+"""Local: the Provider of fresh processes on this machine, a LocalGroup for each process set. See provider.py.
+
+Invariant: two starts share no process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from .._run import machine
+from .._run.local_group import LocalGroup
+from .._run.toggles import seconds
+from .._types import InputError
+
+_RANKS_AUTO_MAX = 8
+_HOST_RANKS = 2
+
+
+class Local:
+    """Each start is a new LocalGroup of the same arguments."""
+
+    fresh = True
+
+    def __init__(
+        self,
+        world_size: int | None,
+        device: str,
+        *,
+        ordinals: Sequence[int] | None = None,
+        facts: Mapping[str, int | bool] | None = None,
+        timeout_s: float = 30.0,
+        nccl: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        if world_size is not None and (isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1):
+            raise InputError("world_size", world_size, "give a whole number, 1 or more")
+        size = world_size or (len(ordinals) if ordinals is not None else _ranks(device))
+        choice = machine.choose(device, size, ordinals)
+        self.device, self.why, self.world_size = choice.device, choice.why, size
+        self.group = machine.default_group(choice, size).with_facts("given", "", **(facts or {}))
+        self.how = "local processes"
+        self._timeout_s = seconds("timeout_s", timeout_s)
+        self._ordinals = choice.ordinals or None
+        self._nccl, self._env = nccl, env
+
+    def start(self) -> LocalGroup:
+        return LocalGroup(
+            self.world_size,
+            device=self.device,
+            group=self.group,
+            timeout_s=self._timeout_s,
+            nccl=self._nccl,
+            ordinals=self._ordinals,
+            env=self._env,
+        )
+
+
+def _ranks(device: str) -> int:
+    """As many ranks as there are GPUs; two CPU ranks where there are none, or none are wanted."""
+    if device == "host":
+        return _HOST_RANKS
+    from .. import gpu
+
+    return min(len(gpu.devices()), _RANKS_AUTO_MAX) if gpu.available() else _HOST_RANKS

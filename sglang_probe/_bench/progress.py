@@ -1,0 +1,71 @@
+"""What people see while a bench runs: a bar with the time left on a terminal or in a notebook, else one line a process set.
+
+Called by runner.py. Invariant: rich is imported only where a bar is shown; nothing goes to stdout.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+
+class Progress:
+    """``with Progress(cells, there, show, say) as progress``: so many cells, of which that many are there.
+
+    ``say`` gets lines where no bar is shown.
+    """
+
+    def __init__(self, cells: int, there: int, show: bool | None = None, say: Callable[[str], None] | None = None) -> None:
+        seen = "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
+        self._bar: Any = None
+        self._task: Any = None
+        self._cells, self._there, self._show, self._say = cells, there, seen if show is None else show, say
+        self._set, self._since, self._first = "", time.monotonic(), there
+
+    def __enter__(self) -> Progress:
+        if self._show:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bar
+
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TextColumn("left:"),
+            )
+            self._bar = Bar(
+                *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True, speed_estimate_period=120
+            )
+            self._task = self._bar.add_task("starting", total=self._cells, completed=self._there)
+            self._bar.start()
+        return self
+
+    def begin(self, process: int, of: int) -> None:
+        """A process set is being started."""
+        self._line()
+        self._set, self._since, self._first = f"process set {process + 1} of {of}", time.monotonic(), self._there
+        if self._bar is not None:
+            self._bar.update(self._task, description=self._set)
+
+    def advance(self, cells: int, fewer: int = 0) -> None:
+        """So many more are there, and so many fewer will ever be."""
+        self._there += cells
+        self._cells -= fewer
+        if self._bar is not None:
+            self._bar.update(self._task, advance=cells, total=self._cells)
+
+    def _line(self) -> None:
+        if self._bar is None and self._say is not None and self._set:
+            cells, seconds = self._there - self._first, time.monotonic() - self._since
+            self._say(f"{self._set}: {cells} cells in {seconds:.1f} s, {self._there} of {self._cells} are there")
+        self._set = ""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        self._line()
