@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,8 @@ _SAMPLE_US = 500.0
 _STREAK = 3
 """Groups that fail one after the other before nothing more is tried."""
 _WAIT_S, _SLOW = 30.0, 4.0
+_ENGINE_S = 180.0
+"""SGLang is imported, its groups are built and its kernels compiled in the first of its calls."""
 """A batch is waited for this long, and so many times as long as it should take."""
 _BYTES_US = {"gpu": 50_000.0, "host": 500.0}
 """What a call moves in a microsecond, about, where it was not looked at yet."""
@@ -204,8 +206,8 @@ class Runner:
         split = task.split * 2 * self._call_us(task) / 1e6
         return self._samples(task) * self._sample_us(task) / 1e6 + split + _CELL_S
 
-    def _limit(self, seconds: float) -> float:
-        limit = _WAIT_S + _SLOW * seconds
+    def _limit(self, seconds: float, tasks: Iterable[Task]) -> float:
+        limit = _WAIT_S + _SLOW * seconds + (_ENGINE_S if any(task.driver == "engine" for task in tasks) else 0.0)
         if self._deadline is not None:
             limit = min(limit, max(self._deadline - time.monotonic(), 0.0) + _END_S)
         return limit
@@ -218,7 +220,7 @@ class Runner:
         cells = []
         if new:
             seconds = sum(task.wanted.nbytes * self._plan.world_size / _CHECK_BYTES_S for task in new)
-            looks = ranks.run(look, new, timeout_s=self._limit(seconds))
+            looks = ranks.run(look, new, timeout_s=self._limit(seconds, new))
             for task, by_rank in zip(new, zip(*looks, strict=True), strict=True):
                 wrong = self._looked(task, by_rank)
                 if wrong is not None:
@@ -227,7 +229,7 @@ class Runner:
         if not timed:
             return cells
         seconds = sum(self._seconds(task) for task, _ in timed)
-        taken = ranks.run(measure, timed, timeout_s=self._limit(seconds))
+        taken = ranks.run(measure, timed, timeout_s=self._limit(seconds, tasks))
         after = self._monitor.state()
         for (task, _), of_task in zip(timed, zip(*taken, strict=True), strict=True):
             refused = next((one.refused for one in of_task if one.refused), "")
