@@ -204,8 +204,10 @@ PyObject *sp_coordinator_barrier(PyObject *self, PyObject *unused) {
     if (!sp_coordinator_ready(c)) return NULL;
     sp_status status;
     c->busy = true;
+    sp_board_hurry(c->board, true); /* who sleeps is woken some 20 us late, and times begin here */
     Py_BEGIN_ALLOW_THREADS status = sp_gather(&c->world.exchange, &mine, all, 1, sp_coordinator_deadline(c));
-    Py_END_ALLOW_THREADS sp_coordinator_done(c);
+    Py_END_ALLOW_THREADS sp_board_hurry(c->board, false);
+    sp_coordinator_done(c);
     if (status) return sp_coordinator_fail(c, status, sp_error());
     Py_RETURN_NONE;
 }

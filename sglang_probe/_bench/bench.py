@@ -240,6 +240,7 @@ def _plan(ranks: Provider, clean: dict[str, Any]) -> Plan:
             shapes=shapes,
             drivers=FrozenMap(_drivers(wanted, ranks.device)),
             how=ranks.how,
+            ordinals=ranks.ordinals,
             **clean,
         )
     )

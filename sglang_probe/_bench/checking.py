@@ -18,7 +18,7 @@ from .._run.arrays import Arrays
 _BITS = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)
 def _periods(dtype: str, seed: int, world_size: int, count: int) -> tuple[list[NDArray[Any]], NDArray[Any]]:
     """One period of every rank's input, and of their sum, as stored."""
     made = [inputs.make(dtype, "exact", seed, rank, count) for rank in range(world_size)]

@@ -8,6 +8,7 @@ cannot run here is refused on all of them alike (ProbeUnavailable with the reaso
 from __future__ import annotations
 
 import importlib
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -59,6 +60,10 @@ class Prepared(Protocol):
     """What really runs, as a Cell says it; "" where there is nothing to tell."""
     tensor: Any
     """The input. sample.py fills it before a checked call; timed calls read zeros, which stay zeros when they are reduced in place."""
+
+    def surroundings(self) -> AbstractContextManager[None]:
+        """What a server sets around its eager calls. Entered once around all that are timed, so that no time holds it; a call outside of
+        it enters it by itself."""
 
     def call(self, compute_us: float) -> Any:
         """One eager call after a compute kernel of this length (0: none); the tensor that came back. For checks: not timed."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -101,7 +102,7 @@ class Prepared:
 
     def __init__(self, coordinator: Coordinator, engine: Engine, wanted: Wanted) -> None:
         self._c, self._engine, self._wanted = coordinator, engine, wanted
-        self._on_gpu = coordinator.device == "gpu"
+        self._on_gpu, self._inside = coordinator.device == "gpu", False
         self._group = engine.group(built_for(wanted) if self._on_gpu else Built())
         self.tensor = tensor_of(coordinator, wanted.shape, wanted.dtype)
         self._tensor = self.tensor if self._on_gpu else _as_torch(self.tensor, wanted.dtype)
@@ -111,7 +112,7 @@ class Prepared:
 
     def look(self) -> None:
         """The call as it will be timed, watched once; ProbeUnavailable on all ranks where any goes another way. Collective."""
-        with self._surroundings():
+        with self.surroundings():
             seen = watch(lambda: self._group.all_reduce(self._tensor))
         self._c.wait(stream_of(self._c))
         self._accept(seen)
@@ -127,13 +128,22 @@ class Prepared:
             named = f"{wanted.path} ({wanted.kernel})" if wanted.kernel else wanted.path
             raise ProbeUnavailable(f"SGLang took {seen} here, and not {named}")
 
-    def _surroundings(self) -> Any:
-        return self._engine.surroundings(self._group, self._wanted.settings, self._wanted.captured)
+    @contextmanager
+    def surroundings(self) -> Iterator[None]:
+        if self._inside:
+            yield
+            return
+        with self._engine.surroundings(self._group, self._wanted.settings, self._wanted.captured):
+            self._inside = True
+            try:
+                yield
+            finally:
+                self._inside = False
 
     def call(self, compute_us: float) -> Any:
         if compute_us:
             self._c.spin(compute_us, stream_of(self._c))
-        with self._surroundings():
+        with self.surroundings():
             result = self._group.all_reduce(self._tensor)
         return self._given(result)
 
@@ -145,7 +155,7 @@ class Prepared:
 
     def enqueue(self, calls: int, compute_us: float) -> float:
         reduce, tensor, clock = self._group.all_reduce, self._tensor, time.perf_counter_ns
-        with self._surroundings():
+        with self.surroundings():
             if not compute_us:
                 start = clock()
                 for _ in range(calls):
@@ -164,7 +174,7 @@ class Prepared:
         torch = need_torch()
         reduce, tensor = self._group.all_reduce, self._tensor
         graph, seen = torch.cuda.CUDAGraph(), Seen()
-        with self._surroundings(), self._group.graph_capture() as context:
+        with self.surroundings(), self._group.graph_capture() as context:
             reduce(tensor.clone())
             context.stream.synchronize()
             with torch.cuda.graph(graph, stream=context.stream):

@@ -68,6 +68,7 @@ class Launch:
     """One launch: one set of processes, started once. A Provider, in rank 0."""
 
     fresh = False
+    ordinals: tuple[int, ...] = ()
 
     def __init__(self, at: Together, facts: Mapping[str, int | bool], timeout_s: float, nccl: str | None) -> None:
         self._at, self._timeout_s, self._nccl = at, timeout_s, nccl

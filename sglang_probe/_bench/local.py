@@ -41,7 +41,7 @@ class Local:
         self.group = machine.default_group(choice, size).with_facts("given", "", **(facts or {}))
         self.how = "local processes"
         self._timeout_s = seconds("timeout_s", timeout_s)
-        self._ordinals = choice.ordinals or None
+        self.ordinals = choice.ordinals
         self._nccl, self._env = nccl, env
 
     def start(self) -> LocalGroup:
@@ -51,7 +51,7 @@ class Local:
             group=self.group,
             timeout_s=self._timeout_s,
             nccl=self._nccl,
-            ordinals=self._ordinals,
+            ordinals=self.ordinals or None,
             env=self._env,
         )
 

@@ -23,8 +23,16 @@ from .targets import TARGETS, Target, routed, why_not
 
 VERSION = 1
 PHASES, PATTERNS = ("eager", "captured"), ("back_to_back", "interleaved")
-# Calls in one sample by size up to which it holds: enough that one wait at the end is nothing, few enough that a sample ends.
-_CALLS = {"gpu": ((1 << 20, 20), (16 << 20, 10), (0, 4)), "host": ((64 << 10, 20), (4 << 20, 5), (0, 1))}
+_EAGER_GPU = ((1 << 20, 20), (16 << 20, 10), (0, 4))
+_HOST = ((64 << 10, 20), (4 << 20, 5), (0, 1))
+# Calls in one sample by size up to which it holds: enough that one wait at the end is nothing, few enough that a sample ends. One launch of
+# a graph costs what several small calls do, so more of them share it.
+_CALLS = {
+    ("gpu", "eager"): _EAGER_GPU,
+    ("gpu", "captured"): ((256 << 10, 60), *_EAGER_GPU),
+    ("host", "eager"): _HOST,
+    ("host", "captured"): _HOST,
+}
 
 Identity = tuple[str | int | float, ...]
 
@@ -116,6 +124,8 @@ class Plan:
     """Calls of our own C, back to back, that are cut into waiting and moving data besides."""
     how: str = ""
     """How processes are started."""
+    ordinals: tuple[int, ...] = ()
+    """The GPU of each rank, of those that are visible; empty for CPU ranks."""
     left_out: tuple[LeftOut, ...] = ()
     cells: tuple[Task, ...] = field(default=(), repr=False)
     """Those of one process set, in the order of the arguments; number 0's."""
@@ -126,8 +136,8 @@ class Plan:
         random.Random(f"{self.seed} {process}").shuffle(tasks)
         return tasks
 
-    def calls_of(self, nbytes: int) -> int:
-        return next(calls for limit, calls in _CALLS[self.device] if nbytes <= limit or not limit)
+    def calls_of(self, nbytes: int, phase: str) -> int:
+        return next(calls for limit, calls in _CALLS[self.device, phase] if nbytes <= limit or not limit)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -136,6 +146,7 @@ class Plan:
             "device": self.device,
             "world_size": self.world_size,
             "started": self.how,
+            "ordinals": list(self.ordinals),
             "facts": {name: fact.value for name, fact in sorted(self.group.facts.items())},
             "targets": list(self.targets),
             "shapes": [list(shape) for shape in self.shapes],
@@ -146,7 +157,7 @@ class Plan:
             "drivers": dict(self.drivers),
             "processes": self.processes,
             "seed": self.seed,
-            "calls_a_sample": [list(pair) for pair in _CALLS[self.device]],
+            "calls_a_sample": {phase: [list(pair) for pair in _CALLS[self.device, phase]] for phase in self.phases},
             "samples": list(self.samples),
             "cell_ms": self.cell_ms,
             "split": self.split,
@@ -170,7 +181,7 @@ def make_plan(plan: Plan) -> Plan:
         for pattern in plan.patterns:
             compute_us = plan.compute_us if pattern == "interleaved" else 0.0
             split = plan.split if driver == "native" and not compute_us else 0
-            cells.append(Task(wanted, phase, pattern, compute_us, driver, plan.calls_of(wanted.nbytes), 0, split))
+            cells.append(Task(wanted, phase, pattern, compute_us, driver, plan.calls_of(wanted.nbytes, phase), 0, split))
     whole = replace(plan, cells=tuple(cells), left_out=tuple(left_out))
     if not cells:
         raise InputError("targets", ", ".join(plan.targets), f"nothing is left to measure: {'; '.join(whole.left_out_texts())}")

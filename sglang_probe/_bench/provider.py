@@ -55,4 +55,8 @@ class Provider(Protocol):
     def how(self) -> str:
         """For people: ``local processes``, ``torchrun``."""
 
+    @property
+    def ordinals(self) -> tuple[int, ...]:
+        """The GPU of each rank, of those that are visible; empty for CPU ranks, and where only the ranks know."""
+
     def start(self) -> RankSet: ...

@@ -37,7 +37,7 @@ def read_tables(path: str | os.PathLike[str]) -> tuple[Table, ...]:
     if data.startswith(MAGIC) or not data or _CHECKSUM in data[:_HEAD]:
         measurement = _measurement(data, name)
         notes = (*(["PARTIAL: not all of it is there"] if measurement.partial else []), *measurement.notes)
-        tables = tables_of(name, measurement.provenance, lambda: measurement, notes)
+        tables = tables_of(name, measurement.provenance, lambda: measurement, notes, plan=measurement.plan)
         return tuple(table for table in tables if table.series) or tables[:1]
     if published.MAGIC in data[:_HEAD]:
         return (published.parse(data, name),)
@@ -70,7 +70,9 @@ def _lazily(path: Path) -> tuple[Table, ...]:
     opened = gzip.open(path) if path.suffix == ".gz" else path.open("rb")
     with opened as file:
         header = parse(file.readline(), path.name, unfinished=True)
-    return tables_of(path.name, header.provenance, lambda: _measurement(_bytes(str(path)), path.name))
+    return tables_of(
+        path.name, header.provenance, lambda: _measurement(_bytes(str(path)), path.name), plan=header.plan, shipped=True
+    )
 
 
 def _measurement(data: bytes, name: str) -> Measurement:

@@ -22,10 +22,16 @@ _KEY = ("path", "kernel", "phase", "pattern", "compute_us", "driver", "dtype", "
 
 
 def tables_of(
-    name: str, provenance: Provenance | None, read: Callable[[], Measurement], notes: tuple[str, ...] = ()
+    name: str,
+    provenance: Provenance | None,
+    read: Callable[[], Measurement],
+    notes: tuple[str, ...] = (),
+    *,
+    plan: Mapping[str, Any],
+    shipped: bool = False,
 ) -> tuple[Table, Table]:
     """The cells of GPUs, and those of CPU ranks. `read` gives the whole file, when it is first asked for."""
-    here = provenance is not None and bool(provenance.host) and provenance.host == this_host()
+    here = not shipped and provenance is not None and bool(provenance.host) and provenance.host == this_host()
     origin: Origin = "measured" if here else "shipped"
     kept: dict[str, tuple[Series, ...]] = {}
 
@@ -38,7 +44,7 @@ def tables_of(
     stamp, cpu = _stamp(provenance), str(provenance.cpu.get("model", "")) if provenance else ""
     notes = (*notes, *_environment(provenance))
     return (
-        Table(origin, _machine(provenance), name, name, stamp, notes, lambda: series("gpu")),
+        Table(origin, _machine(provenance, plan.get("ordinals")), name, name, stamp, notes, lambda: series("gpu")),
         Table(origin, Machine((), device="host", cpu=cpu), name, name, stamp, notes, lambda: series("host")),
     )
 
@@ -61,11 +67,13 @@ def _environment(provenance: Provenance | None) -> tuple[str, ...]:
     return (f"measured with {', '.join(f'{k}={v}' for k, v in kept.items())}",) if kept else ()
 
 
-def _machine(provenance: Provenance | None) -> Machine:
-    """The GPUs that its processes could see, in their order."""
+def _machine(provenance: Provenance | None, ordinals: object) -> Machine:
+    """The GPUs of its ranks, then the others that its processes could see, in their order."""
     if provenance is None or not provenance.gpus:
         return _NO_GPUS
     order = _visible(provenance.gpus, provenance.env.get("CUDA_VISIBLE_DEVICES"))
+    if isinstance(ordinals, tuple) and all(isinstance(i, int) and 0 <= i < len(order) for i in ordinals):
+        order = [*(order[i] for i in ordinals), *(gpu for i, gpu in enumerate(order) if i not in ordinals)]
     links = provenance.links
     known = len(links) == len(provenance.gpus) and all(len(row) == len(links) for row in links)
     return Machine(

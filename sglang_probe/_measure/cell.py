@@ -60,7 +60,7 @@ class Cell:
     """By rank: every sample, in order; microseconds a call on the device's own clock, none of it spent waiting for the host. What the
     compute kernel takes alone is subtracted. Empty where none was taken."""
     host_us: tuple[Samples, ...]
-    """By rank: the host's time inside the call, until it returns; of captured calls: of launching the graph, a call."""
+    """By rank: the host's time inside the call, until it returns; of captured calls: of launching the graph, whatever is in it, a call."""
     checked: int
     """Results that were compared with the reference, all ranks together."""
     wrong: int
@@ -68,14 +68,14 @@ class Cell:
     process: int = 0
     """Which set of fresh processes: the process, not the sample, is what is replicated."""
     elapsed_us: tuple[Samples, ...] = ()
-    """By rank: from the first call to the end of the last on the host's clock, a call, as a running server has it: host or device,
-    whichever is slower. Empty where none was taken."""
+    """By rank: what the calls add, from the first to the end of the last on the host's clock, a call, as a running server has it: host or
+    device, whichever is slower, and of eager calls never less than host_us. Empty where none was taken."""
     wait_us: tuple[Samples, ...] = ()
     """By rank: of each call, how long it waited for the last rank. Empty where calls were not split."""
     transfer_us: tuple[Samples, ...] = ()
     """By rank: of the same calls, the rest: moving the data."""
     before: Mapping[str, Any] = field(default_factory=lambda: FrozenMap({}))
-    """`machine_state()` before the first sample."""
+    """`machine_state()` before the batch of cells that this one was measured in."""
     after: Mapping[str, Any] = field(default_factory=lambda: FrozenMap({}))
     split_error_us: float = 0.0
     """How far off waits may be because the ranks' clocks were compared; 0 where each rank's own clock was enough, or nothing was split."""

@@ -1,7 +1,8 @@
-"""Summary: what was measured in one way, put together over fresh processes. The one aggregation that tables and costs use.
+"""Summary: what was measured in one way, put together over fresh processes. What tables and costs are made of.
 
 In each cell (one set of processes): the median of each rank's samples, then the largest over ranks, since a call is done when the last rank
-has it. That gives one number a process set, and these are what is kept: their median is the figure, their range its spread.
+has it. That gives one number a process set, and these are what is kept. A bench's table shows their median and range; costs take their mean
+with a t interval, which is the mean's own.
 Invariant: samples of different processes are never thrown together; what was wrong in one process set gives no number from any.
 """
 

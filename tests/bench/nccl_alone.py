@@ -212,6 +212,8 @@ class Gpus:
     def timed(self, launch: Callable[[], None], launches: int) -> tuple[list[float], float]:
         """Microseconds on each rank's device between two events, and on the host's clock until all is done."""
         marks = [[self.torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in self.mine]
+        if self.spec.warm:
+            launch()  # the ranks meet in it: what follows begins on all of them at once
         for (first, _), stream in zip(marks, self.streams, strict=True):
             first.record(stream)
         start = time.perf_counter_ns()
