@@ -88,6 +88,9 @@ sp_status sp_comm_poll(sp_comm *comm, cudaStream_t stream, cudaEvent_t event, sp
         int64_t now = sp_now_ns();
         if (peers && gone_ns && now - gone_ns > GRACE_NS) return peers;
         if (peers && !gone_ns) gone_ns = now;
+        if (sp_deadline_passed(deadline) && sp_measure_holds(comm))
+            return sp_fail(SP_TIMEOUT, "nothing within %.1f s, for this rank's stream is held: release() it, then wait",
+                           (double)(now - start) / 1e9);
         if (sp_deadline_passed(deadline))
             return sp_fail(SP_TIMEOUT,
                            "nothing within %.1f s; no peer is gone and NCCL reports no error, so a rank did not make this call, "
@@ -107,7 +110,10 @@ sp_status sp_comm_wait(sp_comm *comm, void *stream, cudaEvent_t event, const cha
         return sp_fail(SP_INVALID, "%s: the stream is being captured, so nothing runs that could end; end the capture first",
                        phase);
     SP_TRY(sp_device_enter(comm->world.ordinal, &before));
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed; /* another stream of this thread may be capturing */
+    bool exchanged = !cudaThreadExchangeStreamCaptureMode(&mode);
     sp_status status = sp_comm_poll(comm, stream, event, deadline);
+    if (exchanged) (void)cudaThreadExchangeStreamCaptureMode(&mode);
     if (status) {
         sp_comm_keep(said, "%s", sp_error());
         sp_comm_break(comm, status, true);
@@ -224,6 +230,16 @@ static sp_status join_custom(sp_comm *comm, sp_deadline deadline) {
     return SP_OK;
 }
 
+/* All ranks can measure, or none: a rank that alone refuses to would leave the others at their next barrier. */
+static sp_status join_measure(sp_comm *comm, sp_deadline deadline) {
+    sp_status agreed;
+    sp_measure_open(comm, deadline);
+    sp_status status = comm->measure ? SP_OK : sp_fail(SP_UNAVAILABLE, "%s", comm->measure_why);
+    SP_TRY(sp_comm_agree(&comm->world, status, deadline, &agreed, comm->measure_why));
+    if (agreed) sp_measure_close(comm, false);
+    return SP_OK;
+}
+
 sp_status sp_gpu_join(const sp_world *world, sp_deadline deadline, sp_comm **joined) {
     int before = world->ordinal;
     if (world->size < 1 || world->size > SP_RANKS_MAX || world->rank < 0 || world->rank >= world->size)
@@ -236,7 +252,7 @@ sp_status sp_gpu_join(const sp_world *world, sp_deadline deadline, sp_comm **joi
     comm->world.nccl_path = NULL;
     sp_status status = meet(comm, world, deadline);
     if (!status) status = sp_device_enter(world->ordinal, &before);
-    if (!status) sp_measure_open(comm, deadline);
+    if (!status) status = join_measure(comm, deadline);
     if (!status) status = join_nccl(comm, deadline);
     if (!status) status = join_custom(comm, deadline);
     sp_device_leave(world->ordinal, before);

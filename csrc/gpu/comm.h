@@ -50,6 +50,7 @@ struct sp_comm {
     sp_measure *measure;
     char measure_why[SP_WHY]; /* why it is absent */
     cudaEvent_t marks[2];
+    unsigned marked; /* 1: mark 0 was set, 3: and mark 1 since */
     sp_graph *graphs;
     sp_window *windows;
     sp_opened *opened;
@@ -113,7 +114,8 @@ void sp_window_close_all(sp_comm *comm);
 /* measure.c, clock.c. Open keeps in `measure_why` what it failed with. */
 void sp_measure_open(sp_comm *comm, sp_deadline deadline);
 void sp_measure_close(sp_comm *comm, bool broken);
-void sp_measure_abort(sp_comm *comm); /* from any thread: spins and holds end */
+bool sp_measure_holds(const sp_comm *comm); /* a hold is not released yet */
+void sp_measure_abort(sp_comm *comm);       /* from any thread: spins and holds end */
 sp_status sp_measure_need(const sp_comm *comm, const char *what);
 sp_status sp_measure_check(sp_comm *comm);                 /* SP_TIMEOUT, once, after a hold that ended by itself */
 unsigned long long *sp_measure_slots(const sp_comm *comm); /* slot 0, on the GPU; or NULL */

@@ -170,8 +170,9 @@ sp_status sp_custom_shape(sp_custom *c, const sp_work *work, uint32_t *blocks, u
     if (!plan) return sp_fail(SP_INVALID, "custom dry launches no kernel");
     const sp_kernel_shape shape = shape_of(c, plan, work->nbytes);
     int each = 0;
-    SP_TRY(sp_custom_cuda(c, sp_kernel_occupancy(body_of(c, plan), work->dtype, c->world.size, (int)shape.threads, &each),
-                          "cudaOccupancyMaxActiveBlocksPerMultiprocessor"));
+    SP_TRY(sp_custom_cuda(
+        c, sp_kernel_occupancy(body_of(c, plan), work->dtype, c->world.size, work->stamp != 0, (int)shape.threads, &each),
+        "cudaOccupancyMaxActiveBlocksPerMultiprocessor"));
     *blocks = shape.blocks;
     *threads = shape.threads;
     *fit = (uint32_t)(each * c->multiprocessors);

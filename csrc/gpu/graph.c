@@ -96,11 +96,14 @@ sp_status sp_gpu_mark(sp_comm *comm, int which, void *stream) {
     SP_TRY(sp_device_enter(comm->world.ordinal, &before));
     cudaError_t error = cudaEventRecord(comm->marks[which], stream);
     sp_device_leave(comm->world.ordinal, before);
-    return error ? sp_cuda_fail(error, "cudaEventRecord") : SP_OK;
+    if (error) return sp_cuda_fail(error, "cudaEventRecord");
+    comm->marked = which ? comm->marked | 2 : 1;
+    return SP_OK;
 }
 
 sp_status sp_gpu_elapsed(sp_comm *comm, double *us, sp_deadline deadline) {
     float ms = 0;
+    if (comm->marked != 3) return sp_fail(SP_INVALID, "no time was taken: mark 0, the calls, mark 1, outside a capture");
     SP_TRY(sp_comm_wait(comm, NULL, comm->marks[1], "the device time of a call", deadline));
     SP_CUDA(cudaEventElapsedTime(&ms, comm->marks[0], comm->marks[1]));
     *us = (double)ms * 1000;

@@ -213,8 +213,8 @@ int sp_kernel_load_all(void) {
     return error ? error : load(others, sizeof others / sizeof(kernel));
 }
 
-int sp_kernel_occupancy(int body, int dtype, int world, int threads, int *blocks_per_multiprocessor) {
-    const kernel run = find(body, dtype, world, false);
+int sp_kernel_occupancy(int body, int dtype, int world, bool traced, int threads, int *blocks_per_multiprocessor) {
+    const kernel run = find(body, dtype, world, traced);
     if (!run) return cudaErrorInvalidDeviceFunction;
     return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks_per_multiprocessor, (const void *)run, threads, 0);
 }

@@ -140,7 +140,7 @@ bool sp_kernel_has(int body, int dtype, int world);
 int sp_kernel_launch(int body, int dtype, int world, const sp_kernel_args *args, const sp_kernel_shape *shape, void *stream);
 /* Loads every kernel on the current device: a kernel that is loaded when first launched would wait for one that spins. */
 int sp_kernel_load_all(void);
-int sp_kernel_occupancy(int body, int dtype, int world, int threads, int *blocks_per_multiprocessor);
+int sp_kernel_occupancy(int body, int dtype, int world, bool traced, int threads, int *blocks_per_multiprocessor);
 const char *sp_kernel_error(int error);
 
 #ifdef __cplusplus

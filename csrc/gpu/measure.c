@@ -18,8 +18,10 @@ static const uint64_t spin_max_ns = UINT64_C(10) * 1000000000;
 static sp_status make(sp_comm *comm, sp_deadline deadline) {
     sp_measure *m = comm->measure;
     void *seen = NULL;
+    int lowest, highest;
     SP_CUDA((cudaError_t)sp_kernel_load_all()); /* a kernel that is loaded at its first launch would wait for a hold */
-    SP_CUDA(cudaStreamCreateWithFlags(&m->side, cudaStreamNonBlocking));
+    SP_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+    SP_CUDA(cudaStreamCreateWithPriority(&m->side, cudaStreamNonBlocking, highest)); /* shares no queue with a held stream */
     SP_CUDA(cudaMalloc((void **)&m->device, sizeof *m->device));
     SP_CUDA(cudaHostAlloc((void **)&m->copy, sizeof *m->copy, cudaHostAllocPortable));
     SP_CUDA(cudaHostAlloc((void **)&m->host, sizeof *m->host, cudaHostAllocMapped | cudaHostAllocPortable));
@@ -43,6 +45,11 @@ sp_status sp_measure_need(const sp_comm *comm, const char *what) {
     SP_TRY(sp_comm_usable(comm, what));
     if (comm->measure) return SP_OK;
     return sp_fail(SP_UNAVAILABLE, "%s: nothing can be measured on GPU %d: %s", what, comm->world.ordinal, comm->measure_why);
+}
+
+bool sp_measure_holds(const sp_comm *comm) {
+    const sp_measure *m = comm->measure;
+    return m && m->host && m->host->released != atomic_load(&m->held);
 }
 
 /* From any thread. */

@@ -90,6 +90,7 @@ sp_status sp_gpu_peer_copy(int source, int target, size_t bytes, uint32_t seed, 
         if (!moved->wrong++) moved->first = (int64_t)i;
     }
     drop(&p, status == SP_TIMEOUT);
+    (void)cudaSetDevice(target);
     sp_device_leave(target, before);
     return status;
 }

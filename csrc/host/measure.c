@@ -65,6 +65,7 @@ sp_status sp_host_mark(sp_comm *comm, int which, void *stream) {
     (void)stream;
     if (which != 0 && which != 1) return sp_fail(SP_INVALID, "mark %d: 0 is before, 1 after", which);
     if (comm->recording) return sp_fail(SP_INVALID, "a mark in a capture would not run: take it around the replay");
+    if (!which) comm->mark_ns[1] = 0;
     comm->mark_ns[which] = sp_now_ns();
     return SP_OK;
 }

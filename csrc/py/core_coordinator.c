@@ -38,6 +38,7 @@ static void leave(coordinator_object *c) {
 
 /* Ranks on several machines: how they meet, and how many they are; the board is this process's own. False with an exception. */
 static bool take_exchange(coordinator_object *c, PyObject *capsule, int size) {
+    Py_CLEAR(c->exchange_owner); /* of a join that failed */
     if (capsule == Py_None) return true;
     const sp_exchange *exchange = PyCapsule_GetPointer(capsule, SP_EXCHANGE_CAPSULE);
     if (!exchange) return false;

@@ -26,7 +26,7 @@ static bool parse(PyObject *args, PyObject *kwargs, batch *b) {
         PyErr_Format(PyExc_ValueError, "calls=%d: give 1 to %d", b->calls, CALLS_MAX);
     else if (!(compute_us >= 0 && compute_us <= COMPUTE_US_MAX))
         PyErr_SetString(PyExc_ValueError, "compute_us: give 0 to 1,000,000 microseconds");
-    else if (stamp < 0 || (stamp && stamp + SLOTS * b->calls - 1 > SP_STAMPS))
+    else if (stamp < 0 || (stamp && stamp > SP_STAMPS + 1 - SLOTS * b->calls))
         PyErr_Format(PyExc_ValueError, "stamp=%d: %d calls take %d slots each, and slots are 1 to %d; 0 is none", stamp, b->calls,
                      SLOTS, SP_STAMPS);
     if (PyErr_Occurred()) return false;

@@ -76,8 +76,10 @@ void sp_coordinator_break(coordinator_object *c, const char *text) {
     if (!*c->broken) memcpy(c->broken, why, sizeof why);
     sp_board_fail(c->board, c->world.rank, why); /* before abort(), which would only say that it aborted */
     if (!c->comm) return;
+    bool busy = c->busy;
+    c->busy = true;                                 /* so that no other thread closes it meanwhile */
     Py_BEGIN_ALLOW_THREADS c->seam->abort(c->comm); /* within a limit, but of seconds */
-    Py_END_ALLOW_THREADS
+    Py_END_ALLOW_THREADS if (!busy) sp_coordinator_done(c);
 }
 
 /* Ranks are together after these, unless the call was posted: every rank refused alike, or none has begun. */
