@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from ._bench.bench import bench
     from ._conform.conform import conform
     from ._decision import Blocked, Decision, Gate, Stop
-    from ._measure.measurement import Measurement
+    from ._measure.cell import Cell
+    from ._measure.format import MeasurementError
+    from ._measure.measurement import Measurement, Provenance
+    from ._measure.summary import Summary
     from ._preflight.runner import preflight
     from ._proof.ask import Reached, assert_unreachable, reach
     from ._proof.asserting import assert_constant_over, assert_route, assert_same_routing
@@ -54,7 +57,10 @@ _HOME = {
     ),
     "_bands": ("Band", "Bands", "bands"),
     "_bench.bench": ("bench",),
-    "_measure.measurement": ("Measurement",),
+    "_measure.cell": ("Cell",),
+    "_measure.format": ("MeasurementError",),
+    "_measure.measurement": ("Measurement", "Provenance"),
+    "_measure.summary": ("Summary",),
     "_conform.conform": ("conform",),
     "launch": ("find_server", "read_launch", "read_log", "read_url"),
     "models": ("load_model",),
@@ -77,6 +83,7 @@ __all__ = [
     "Blocked",
     "CONTEXTS",
     "Call",
+    "Cell",
     "Coordinator",
     "Decision",
     "Diff",
@@ -89,10 +96,12 @@ __all__ = [
     "LocalGroup",
     "Matrix",
     "Measurement",
+    "MeasurementError",
     "Model",
     "Path",
     "ProbeError",
     "ProbeUnavailable",
+    "Provenance",
     "Reach",
     "Reached",
     "Release",
@@ -100,6 +109,7 @@ __all__ = [
     "Setting",
     "Step",
     "Stop",
+    "Summary",
     "Witness",
     "assert_constant_over",
     "assert_route",

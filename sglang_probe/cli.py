@@ -1,7 +1,8 @@
 """The command `sglang-probe`: its parser, and the one place where errors become messages and exit statuses. Commands are in _cli/.
 
 Exit status: 0 answered; 1 something of ours or of this machine failed, conform found differences, or what
-``--assert-unreachable`` or ``--exit-code`` asked about is so; 2 bad input; 3 a bench was stopped, and goes on; 130 interrupted.
+``--assert-unreachable`` or ``--exit-code`` asked about is so; 2 bad input; 3 a bench was stopped, and goes on; 130 interrupted
+(a bench also 143 by SIGTERM, 129 by SIGHUP).
 Invariant: after an error nothing stands on stdout; on stderr stands one message that names the field, the value and the remedy.
 """
 
@@ -14,11 +15,12 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import __version__
-from ._show.page import Page, printable, to_text
-from ._types import InputError, ProbeError
+
+if TYPE_CHECKING:
+    from ._show.page import Page
 
 _EPILOG = """examples:
   sglang-probe step --example
@@ -41,6 +43,8 @@ _KEYWORD = re.compile(
 class Parser(argparse.ArgumentParser):
     """Errors in one line, as those of the commands."""
 
+    verbose_text = "all the evidence: every gate, rule and fact"
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter, **kwargs})
 
@@ -58,6 +62,7 @@ def build_parser() -> Parser:
     from ._cli import reach as _cli_reach
     from ._cli import releases as _cli_releases
     from ._cli import route as _cli_route
+    from ._cli import show as _cli_show
     from ._cli import step as _cli_step
 
     parser = Parser(prog="sglang-probe", description="Which path does an all-reduce of SGLang take, and why?", epilog=_EPILOG)
@@ -74,13 +79,12 @@ def build_parser() -> Parser:
         _cli_releases,
         _cli_preflight,
         _cli_bench,
+        _cli_show,
     ):
         module.add_parsers(commands)
     for command in commands.choices.values():
         command.add_argument("--json", action="store_true", help="print only JSON")
-        command.add_argument(
-            "-v", "--why", dest="verbose", action="store_true", help="all the evidence: every gate, rule and fact"
-        )
+        command.add_argument("-v", "--why", dest="verbose", action="store_true", help=command.verbose_text)
     return parser
 
 
@@ -97,6 +101,17 @@ def show(args: argparse.Namespace, data: Any, page: Page) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; the exit status."""
     try:
+        return _main(argv)
+    except KeyboardInterrupt:  # also while modules are imported
+        return _fail(130, "interrupted")
+    except MemoryError as error:
+        return _fail(1, f"out of memory{f' ({error})' if str(error) else ''}: ask for less, or end what else takes it here")
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    from ._types import InputError, ProbeError
+
+    try:
         parser = build_parser()
         args = parser.parse_args(argv)
         if args.command is None:
@@ -111,8 +126,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(2, f"{error.field}={error.value!r}: {_as_options(error.remedy)}")
     except (ProbeError, TimeoutError) as error:  # a rank that is not there, or stands still
         return _fail(1, str(error))
-    except KeyboardInterrupt:
-        return _fail(130, "interrupted")
     except BrokenPipeError:
         _drop_stdout()
         return 141
@@ -133,6 +146,8 @@ def _as_options(remedy: str) -> str:
 
 
 def _fail(status: int, message: str) -> int:
+    from ._show.page import printable
+
     with contextlib.suppress(OSError):
         sys.stderr.write(f"sglang-probe: {printable(message)}\n")
     return status
@@ -140,6 +155,8 @@ def _fail(status: int, message: str) -> int:
 
 def say(page: Page) -> None:
     """Help that belongs to an error: to stderr."""
+    from ._show.page import to_text
+
     sys.stderr.write(to_text(page, 100) + "\n")
 
 

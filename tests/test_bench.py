@@ -5,6 +5,8 @@ Invariant: no test asserts a time. Interrupts come when the bench itself has sai
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
 import json
 import os
 import pickle
@@ -19,11 +21,13 @@ import pytest
 
 import sglang_probe as probe
 from sglang_probe import InputError, LocalGroup, Measurement, cli
+from sglang_probe._bench import bench as bench_module
 from sglang_probe._bench import page
-from sglang_probe._bench.bench import Done, ending, run_bench
+from sglang_probe._bench.bench import Done, ending, run_bench, to_come
 from sglang_probe._bench.local import Local
 from sglang_probe._bench.plan import key_of
 from sglang_probe._bench.progress import Progress
+from sglang_probe._bench.targets import GROUPS, TARGETS
 from sglang_probe._measure.summary import summaries
 from sglang_probe._show.page import Table
 
@@ -40,8 +44,7 @@ SMALL: dict[str, Any] = {
 }
 CELLS = 2 * 2 * 2 * 2  # of a process set
 _REST: dict[str, Any] = {
-    **dict.fromkeys(("tokens", "drivers", "nccl", "ordinals", "world_size")),
-    "hidden": 7168,
+    **dict.fromkeys(("tokens", "hidden", "drivers", "nccl", "ordinals", "world_size")),
     "seed": 0,
     "timeout_s": 30.0,
     "device": "host",
@@ -159,24 +162,103 @@ def test_the_python_function_gives_the_measurement(tmp_path: Path) -> None:
         ({"processes": 0}, "processes"),
         ({"quick": 1}, "quick"),
         ({"split": -1}, "split"),
+        ({"split": 1_000_000_000}, "split"),
         ({"seed": 1.5}, "seed"),
         ({"drivers": "mine"}, "drivers"),
         ({"world_size": 0}, "world_size"),
+        ({"world_size": 1}, "world_size"),
+        ({"ordinals": 3}, "ordinals"),
         ({"timeout_s": 0}, "timeout_s"),
         ({"hidden": 0}, "hidden"),
+        ({"hidden": 64}, "hidden"),
+        ({"sizes": 1024}, "sizes"),
+        ({"sizes": "100G"}, "sizes"),
+        ({"sizes": None, "tokens": 4}, "tokens"),
+        ({"targets": 5}, "targets"),
+        ({"phases": None}, "phases"),
+        ({"nccl": 5}, "nccl"),
+        ({"progress": "yes"}, "progress"),
+        ({"drivers": "native", "out": None}, "out"),
         ({"facts": {"full_nvlinc": 1}}, "full_nvlinc"),
         ({"time_limit_s": -1}, "time_limit_s"),
     ],
 )
 def test_bad_values_are_refused_before_anything_starts(tmp_path: Path, changes: dict[str, Any], field: str) -> None:
     with pytest.raises(InputError) as caught:
-        run(tmp_path / "a.jsonl", **changes)
+        run(**({"out": tmp_path / "a.jsonl"} | changes))
     assert caught.value.field == field and not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_is_not_there_is_told_before_anything_starts(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there is no folder"):
+def test_a_folder_that_is_not_there_or_cannot_be_written_is_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match="there is no folder .*: make it, or give another name"):
         run(tmp_path / "no" / "a.jsonl")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
+    with pytest.raises(InputError, match="out=.*nothing can be written to .*: give a name in another folder"):
+        run(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize("name", ["", "folder/", "a.jsonl.partial", "a\0b", b"a.jsonl", 5])
+def test_what_is_no_name_of_a_file_is_refused_before_anything_starts(
+    name: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as caught:
+        run(name, provider=object())
+    assert (caught.value.field, caught.value.value) == ("out", name) and "give " in caught.value.remedy
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"sizes": "1K:"}, "sizes='1K:': give FROM:TO"),
+        ({"sizes": "1K:8Q"}, "sizes='1K:8Q': '8Q' in it: give a number of bytes"),
+        ({"sizes": "100G"}, "sizes='100G': 100 GiB is too large: give at most 4,294,967,294 bytes"),
+        ({"sizes": "1K,"}, "sizes='1K,': give bytes"),
+        ({"sizes": None, "tokens": "1,"}, "tokens='1,': give rows"),
+        ({"world_size": 1}, "world_size=1: give 2 or more"),
+        (
+            {"dtype": "int32", "targets": "one_shot"},
+            "raises RuntimeError here; one_shot takes bf16, fp16, fp32, and this is int32",
+        ),
+        ({"hidden": 64}, "hidden=64: .*give tokens too, or leave it out"),
+        ({"facts": {"time_limit": 5}}, "time_limit=5: did you mean time_limit_s"),
+        ({"facts": {"full_nvlinc": 1}}, "full_nvlinc=1: did you mean full_nvlink"),
+        ({"targets": "custon"}, "did you mean custom.*or custom, which is one_shot, two_shot, .*limit"),
+    ],
+)
+def test_a_refusal_has_what_was_typed_and_what_to_do(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        run(tmp_path / "a.jsonl", **changes)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("sglang") is not None, reason="sglang is installed here")
+def test_without_sglang_its_driver_is_refused_as_an_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "--device", "host", "--drivers", "engine", "--out", str(tmp_path / "a.jsonl")]) == 2
+    assert capsys.readouterr().err == "sglang-probe: drivers='engine': install sglang, or leave it out\n"
+
+
+def test_custom_stands_for_every_kernel_of_custom_all_reduce(tmp_path: Path) -> None:
+    done = run(tmp_path / "a", targets="custom,pynccl_in_place", sizes="1K", phases="eager", patterns="back_to_back", processes=1)
+    wanted = {target.name for target in TARGETS.values() if target.path == "custom"}
+    assert {task.wanted.target for task in done.plan.cells} == wanted | {"pynccl_in_place"} and "limit" in wanted
+
+
+def test_where_the_name_is_taken_a_free_one_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("bench.jsonl", "bench-2.jsonl", "bench-3.jsonl.partial"):
+        Path(name).touch()
+    assert cli.main(["bench", "--device", "host"]) == 2
+    assert capsys.readouterr().err.endswith("never overwritten: give another name, as bench-4.jsonl\n")
+
+
+def test_what_a_bench_leaves_is_not_taken_into_a_repository(root: Path) -> None:
+    ignored = (root / ".gitignore").read_text().split()
+    assert {"*.partial", "bench*.jsonl"} <= set(ignored)
 
 
 # ------------------------------------------------------------------------------------------------------------------- ended, resumed
@@ -196,14 +278,32 @@ def test_an_unfinished_file_of_another_plan_is_refused_and_kept(tmp_path: Path) 
     out = tmp_path / "a.jsonl"
     run(out, time_limit_s=1e-3)
     before = Path(f"{out}.partial").read_bytes()
-    with pytest.raises(InputError, match=r"of another run.*plan\.shapes.*give another name, or move it away"):
+    told = r"of another run.*plan\.shapes.*give another name, or move it away \(.*a-2\.jsonl is free\)"
+    with pytest.raises(InputError, match=told) as caught:
         run(out, sizes="1K")
+    assert (caught.value.field, caught.value.value) == ("out", str(out))
     assert Path(f"{out}.partial").read_bytes() == before
+
+
+def test_a_name_that_is_taken_meanwhile_is_told_as_out_and_the_same_call_gives_it_the_file(tmp_path: Path) -> None:
+    out = tmp_path / "a.jsonl"
+
+    def happens(_group: LocalGroup, asked: int) -> None:
+        if asked == 2:
+            out.touch()
+
+    small = {"targets": "one_shot", "sizes": "1K", "processes": 1}
+    with pytest.raises(InputError, match="appeared meanwhile.*: move it away, and the same command goes on") as caught:
+        run(out, provider=Troubled(happens), **small)
+    assert caught.value.field == "out"
+    out.unlink()
+    assert run(out, **small).report.measured == 0 and not Measurement.read(out).partial
 
 
 _CHILD = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test may run where it is ignored
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from sglang_probe.cli import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -213,7 +313,7 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_what_was_measured_before_a_signal_is_kept_and_no_cell_is_measured_twice(
     root: Path, tmp_path: Path, number: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -229,8 +329,10 @@ def test_what_was_measured_before_a_signal_is_kept_and_no_cell_is_measured_twice
     output, errors = child.communicate(timeout=60)
     kept = Measurement.read(f"{out}.partial")
     assert kept.partial and len(kept.cells) >= CELLS and not out.exists()
-    if number == signal.SIGINT:
-        assert child.returncode == 130 and not output
+    if number != signal.SIGKILL:
+        assert child.returncode == 128 + number
+        assert f"{len(kept.cells)} cells on 2 CPU ranks" in output and output.count("\n  custom (one_shot) ") >= 8
+        assert "stopped: it was interrupted" in output
         said = f"interrupted: {len(kept.cells)} of 64 cells are in {out}.partial; the same command goes on from there"
         assert errors.splitlines()[-1] == f"sglang-probe: {said}"
     else:
@@ -285,6 +387,52 @@ def test_a_rank_that_dies_or_hangs_once_costs_nothing_but_time(tmp_path: Path, n
     assert len(keys(done.measurement)) == len(done.measurement.cells) == 2 * CELLS
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["dead", "hung"])
+def test_that_a_rank_died_or_hung_once_is_said_at_once_and_stays_with_the_cells(
+    tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def happens(group: LocalGroup, asked: int) -> None:
+        if asked == 3:
+            os.kill(group.pids[1], number)
+
+    monkeypatch.setattr(bench_module, "Local", lambda *_, **__: Troubled(happens, timeout_s=1.0))
+    options = ["--targets", "one_shot", "--sizes", "1K,4K", "--phases", "eager", "--patterns", "back_to_back", "--quick"]
+    out = tmp_path / "a.jsonl"
+    assert cli.main(["bench", "--device", "host", *options, "--out", str(out), "--json"]) == 0
+    shown, said = capsys.readouterr()
+    first = said.splitlines()[0]
+    assert first.startswith("sglang-probe: process set 1 of 2: ") and "rank 1" in first
+    assert first.endswith("; 2 cells asked for again"), first
+    assert json.loads(shown)["retried"] == [first.removeprefix("sglang-probe: ")]
+    notes = {cell.process: cell.note for cell in Measurement.read(out).cells}
+    assert "; asked for again after " in notes[0] and "rank 1" in notes[0] and "again" not in notes[1]
+
+
+def test_the_python_function_notes_what_failed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def happens(group: LocalGroup, asked: int) -> None:
+        if asked == 2:
+            os.kill(group.pids[0], signal.SIGKILL)
+
+    monkeypatch.setattr(bench_module, "Local", lambda *_, **__: Troubled(happens))
+    found = probe.bench(tmp_path / "a", targets="one_shot", sizes="1K", phases="eager", quick=True, processes=1)
+    (told,) = (text for text in found.notes if text.startswith("failed once: "))
+    assert "rank 0" in told and not found.partial
+
+
+def test_an_interrupt_of_the_python_function_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def happens(_group: LocalGroup, asked: int) -> None:
+        if asked == 4:
+            raise KeyboardInterrupt
+
+    out = tmp_path / "a.jsonl"
+    monkeypatch.setattr(bench_module, "Local", lambda *_, **__: Troubled(happens))
+    with pytest.raises(
+        KeyboardInterrupt, match=r"interrupted: \d+ of \d+ cells are in .*a.jsonl.partial; the same command goes on"
+    ):
+        probe.bench(out, targets="one_shot", sizes="1K", quick=True)
+    assert Measurement.read(f"{out}.partial").cells
+
+
 def test_a_cell_that_always_ends_its_ranks_is_listed_and_all_others_are_measured(tmp_path: Path) -> None:
     out = tmp_path / "a.jsonl"
     provider = Troubled(lambda group, asked: _plant(group, _Kills) if asked > 1 else None)
@@ -313,7 +461,8 @@ def test_ranks_that_somebody_else_started_are_one_process_set_a_launch(tmp_path:
     out = tmp_path / "a.jsonl"
     first = run(out, provider=Troubled(lambda *_: None, fresh=False))
     assert first.report.launches == 1 and not first.report.stopped and first.measurement.partial
-    assert "1 more process set to come: launch the same command again" in ending(first)[-1]
+    assert not first.report.unfinished and not ending(first)
+    assert to_come(first) == "set 1 of 2 is done; the same command adds the next (a launch is one set of fresh processes)"
     assert {cell.process for cell in first.measurement.cells} == {0} and len(first.measurement.cells) == CELLS
     second = run(out, provider=Troubled(lambda *_: None, fresh=False))
     assert second.report.whole and second.report.measured == CELLS and {c.process for c in second.measurement.cells} == {0, 1}
@@ -399,6 +548,33 @@ def test_the_command_prints_the_table_and_ends_with_0(tmp_path: Path, capsys: py
     assert not shown and "give another name" in said
 
 
+def test_of_a_launch_the_command_says_which_set_is_done_and_how_to_add_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench_module, "Local", lambda *_, **__: Troubled(lambda *_: None, fresh=False))
+    options = ["--targets", "one_shot", "--sizes", "1K", "--quick", "--processes", "3", "--out", str(tmp_path / "a.jsonl")]
+    for told in (
+        "set 1 of 3 is done; the same command adds the next",
+        "sets 1 to 2 of 3 are done; the same command adds the next",
+    ):
+        assert cli.main(["bench", "--device", "host", *options]) == 0
+        shown, _ = capsys.readouterr()
+        assert shown.splitlines()[1].startswith(told) and "Not all of the plan" not in shown
+    assert cli.main(["bench", "--device", "host", *options]) == 0
+    assert "adds the next" not in capsys.readouterr().out
+
+
+def test_the_help_tells_every_target_and_what_v_adds_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert all(name in text.split("options:")[0].replace(",", " ").split() for name in (*TARGETS, *GROUPS))
+    assert "least and most of each figure" in text and "every gate, rule" not in text
+    assert "by default native, and on GPUs also engine, where SGLang can be imported" in text
+    doc = " ".join((probe.bench.__doc__ or "").split())
+    assert all(f"``{name}``" in doc for name in inspect.signature(probe.bench).parameters)
+    assert "By default native, and on GPUs also engine, where SGLang can be imported" in doc
+
+
 def test_json_is_all_that_the_command_prints_to_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--targets", "one_shot", "--sizes", "1K", "--phases", "eager", "--patterns", "back_to_back", "--quick"]
     command = ["bench", "--device", "host", *options, "--out", str(tmp_path / "a.jsonl"), "--json"]
@@ -419,10 +595,14 @@ def test_a_bar_is_shown_where_somebody_looks_and_lines_elsewhere(capsys: pytest.
         with Progress(10, 2, show, lines.append) as progress:
             progress.begin(0, 2)
             progress.advance(3, fewer=1)
+            progress.tell("told")
             progress.begin(1, 2)
             progress.advance(4)
         out, _ = capsys.readouterr()
-        assert not out and len(lines) == (0 if show else 2)
+        assert not out and lines.pop(0) == "told" and len(lines) == (0 if show else 2)
+    with Progress(10, 2, True) as progress:
+        progress.tell("[a] told")
+    assert "sglang-probe: [a] told" in capsys.readouterr().err
     assert lines[0].startswith("process set 1 of 2: 3 cells in ") and lines[0].endswith(" s, 5 of 9 are there")
     assert lines[1].endswith(" s, 9 of 9 are there")
 

@@ -74,6 +74,21 @@ def test_a_size_that_a_gate_declines_is_left_out_with_the_gates_own_reason() -> 
     ]
 
 
+def test_sizes_that_are_left_out_for_different_reasons_have_each_their_own() -> None:
+    made = plan(targets=("one_shot",), shapes=((1, 500), (1, 516), (1, 512), (1, 8 * MIB), (1, 32 * MIB)), phases=("eager",))
+    assert made.left_out_texts() == [
+        "one_shot (native, eager), 1000 B and 1 KiB + 8 B: 1,000 bytes is not a multiple of 16",
+        "one_shot (native, eager), 16 MiB and 64 MiB: 16,777,216 bytes is over its limit of 8,388,608",
+    ]
+
+
+def test_where_the_dtype_stops_a_target_those_that_it_takes_are_told() -> None:
+    made = plan(targets=("one_shot", "pynccl_in_place"), dtype="int32", shapes=((1, 512), (1, 8 * MIB)), phases=("eager",))
+    told = made.left_out_texts()
+    assert any(text.endswith("; one_shot takes bf16, fp16, fp32, and this is int32") for text in told)
+    assert not any("32 MiB" in text and "takes bf16" in text for text in told)  # too large in any dtype
+
+
 def test_a_kernel_that_a_release_would_not_take_itself_is_not_asked_of_that_release() -> None:
     made = plan(drivers=FrozenMap({"engine": "0.5.9"}), phases=("eager",))
     assert {task.wanted.target for task in made.cells} == {
@@ -155,7 +170,29 @@ def test_sizes_as_people_write_them(given: Any, sizes: tuple[int, ...]) -> None:
     assert options.sizes_of(given, "bf16") == sizes
 
 
-@pytest.mark.parametrize("given", ["", "1K:", "2K:1K", "1K:8K:1", "1K:8K:x", "1K:2K:3:4", "3", [0], [True], [2.5], [], "1K,abc"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        "",
+        "1K:",
+        "2K:1K",
+        "1K:8K:1",
+        "1K:8K:x",
+        "1K:2K:3:4",
+        "3",
+        [0],
+        [True],
+        [2.5],
+        [],
+        "1K,abc",
+        "1K,",
+        1024,
+        None,
+        "100G",
+        {"1K": 1},
+        b"1K",
+    ],
+)
 def test_sizes_that_cannot_be_are_refused(given: Any) -> None:
     with pytest.raises(InputError) as caught:
         options.sizes_of(given, "bf16")

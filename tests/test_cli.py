@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import measured
 import pytest
 
 import sglang_probe
@@ -273,6 +274,37 @@ def test_failures_of_ours_interrupts_and_missing_parts_have_their_own_status(run
         assert (found, out) == (status, "") and err.count("\n") == 1
 
 
+def test_too_little_memory_is_one_message(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang_probe._cli import releases as _cli_releases
+
+    def fail(_args: object) -> int:
+        raise MemoryError("Unable to allocate 1 TiB")
+
+    monkeypatch.setattr(_cli_releases, "run_releases", fail)
+    assert run("releases") == (
+        1,
+        "",
+        "sglang-probe: out of memory (Unable to allocate 1 TiB): ask for less, or end what else takes it here\n",
+    )
+
+
+@pytest.mark.parametrize("module", ["sglang_probe._types", "sglang_probe._cli.bench", "sglang_probe._show.page", "numpy"])
+def test_an_interrupt_while_modules_are_imported_is_one_message(module: str) -> None:
+    code = f"""
+import sys
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            sys.meta_path.remove(self)
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupts())
+from sglang_probe.cli import main
+sys.exit(main(["releases"]))
+"""
+    done = spawn("-c", code)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "sglang-probe: interrupted\n")
+
+
 def test_conform_fails_a_script_where_something_differs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("sglang_probe._conform.conform")
     from sglang_probe._conform.types import Result
@@ -373,3 +405,25 @@ def test_conform_shows_how_far_it_is_where_stderr_is_a_terminal(monkeypatch: pyt
                 tell("0.5.9: dispatch")
         assert ("0.5.9: dispatch" in stream.getvalue()) == tty
         assert (f"1/{len(RELEASES) - len(COMMITS)}" in stream.getvalue()) == tty
+
+
+# ------------------------------------------------------------------------------------------------------------------------------- show
+
+
+def test_a_file_is_shown_again_also_while_it_is_written_and_damage_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = measured.write(tmp_path / "m.jsonl", 2)
+    assert cli.main(["show", str(path)]) == 0
+    assert "custom (one_shot)" in capsys.readouterr().out
+    assert cli.main(["show", str(path), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["cells"]) == 2
+    partial = measured.write(tmp_path / "p.jsonl", 1, finish=False)
+    assert cli.main(["show", str(partial)]) == 0 and "PARTIAL" in capsys.readouterr().out
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(bytes(raw))
+    assert cli.main(["show", str(path)]) == 1
+    assert "line " in capsys.readouterr().err
+    assert cli.main(["show", str(path), "--rescue"]) == 0 and "PARTIAL" in capsys.readouterr().out
+    assert cli.main(["show", str(measured.write(tmp_path / "w.jsonl", 1, wrong=2))]) == 1

@@ -6,6 +6,7 @@ Without these a step would show one number for two things, a sum that leaves cal
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from scipy import stats
 
 from sglang_probe import Group, bands, cli, step
 from sglang_probe._costs.bands import BandCost
+from sglang_probe._costs.costs import load_costs
 from sglang_probe._measure.format import MeasurementError
-from sglang_probe._show.costs import total_text
+from sglang_probe._measure.measurement import Measurement
+from sglang_probe._show.costs import cost_line, total_text
 from sglang_probe._show.page import to_html, to_text
 from sglang_probe._show.step import step_page
-from sglang_probe._step.costs import Total
+from sglang_probe._step.costs import Total, cost_calls
 from sglang_probe._step.step import Step
 
 LAUNCH = "python -m sglang.launch_server --model-path moonshotai/Kimi-K2.5 --tp 2 --disable-custom-all-reduce"
@@ -74,7 +77,7 @@ def test_a_step_is_the_sum_of_its_calls_with_an_interval(file: Path, batch: int,
         low, high = t_interval(values)
         assert total.us == pytest.approx(123 * np.mean(values))
         assert (total.low_us, total.high_us) == pytest.approx((123 * low, 123 * high))
-        assert (total.calls, total.of, total.origins) == (123, 123, ("shipped",))
+        assert (total.calls, total.of, total.origins) == (123, 123, ("measured elsewhere",))
 
 
 def test_the_same_calls_by_another_path_stand_beside_them(file: Path) -> None:
@@ -104,7 +107,7 @@ def test_calls_of_two_kinds_add_up_and_one_without_a_cost_makes_it_a_least(tmp_p
 def test_one_process_gives_no_interval_and_says_so(tmp_path: Path) -> None:
     answer = costed(write(tmp_path / "m.jsonl", cells(ROW, [7.5], [0.5])), context="capture")
     assert answer.costs is not None and answer.costs.device.low_us is None
-    assert "0.922 ms (no interval; shipped)" in to_text(step_page(answer))
+    assert "0.922 ms (no interval; measured elsewhere)" in to_text(step_page(answer))
     assert any("one process: no interval" in note for note in answer.costs.notes)
 
 
@@ -194,6 +197,83 @@ def test_nccl_tests_cost_a_step_under_their_own_word(tmp_path: Path) -> None:
     assert "from the first call to the end" in to_text(step_page(answer)).splitlines()[1]
 
 
+def test_what_bench_gave_back_costs_a_step_as_its_file_does(file: Path) -> None:
+    of_file, of_object = costed(file, context="capture"), costed(Measurement.read(file), context="capture")
+    assert of_file.costs is not None and of_file.costs == of_object.costs and of_object.costs.device.calls == 123
+    both = costed([Measurement.read(file), "shipped"], context="capture")
+    assert both.costs is not None and both.costs.totals == of_file.costs.totals
+    assert bands(TWO, context="capture", sglang="0.5.9", costs=Measurement.read(file)).bands
+
+
+def test_a_time_from_the_first_call_to_the_end_is_shown_where_it_is_the_only_one(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    path.write_text(NCCL_TESTS.replace("1.64       3", "1.64       0"))
+    launch = LAUNCH.replace("moonshotai/Kimi-K2.5", "meta-llama/Meta-Llama-3-8B") + " --enable-symm-mem"
+    answer = step(launch, gpu="h200", sglang="0.5.9", context="eager", costs=path)
+    told = to_text(step_page(replace(answer, alternatives=(answer,))))
+    assert "first call to end" in told and told.count("ms (no interval; nccl-tests)") >= 1
+    assert answer.costs is not None and "not time on the device" in answer.costs.not_measured[0]
+
+
+# ------------------------------------------------------------------------------------------------------------- the environment
+
+
+def differing(file: Path, env: dict[str, str], context: str = "capture") -> tuple[str, ...]:
+    """What a step says of the environment of its costs, at a server of this one."""
+    answer = costed(file, context=context)
+    assert answer.server is not None
+    tables = load_costs(file)
+    _, sums = cost_calls(answer.calls, answer.server.groups, lambda call: answer.context, tables, env)
+    shown = "\n".join(str(block) for block in cost_line(replace(answer, costs=sums)))
+    assert all(f"OTHER ENVIRONMENT: {text}" in shown for text in sums.warnings)
+    assert json.loads(json.dumps(sums.to_dict()))["warnings"] == list(sums.warnings)
+    assert cost_calls(answer.calls, answer.server.groups, lambda call: answer.context, tables)[1].warnings == ()
+    return sums.warnings
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "words"),
+    [
+        ({"NCCL_ALGO": "Ring"}, {}, "NCCL_ALGO is Ring where the costs of pynccl_in_place were taken"),
+        ({}, {"NCCL_ALGO": "Ring"}, "NCCL_ALGO was not set where"),
+        ({"NCCL_PROTO": "LL"}, {"NCCL_PROTO": "Simple"}, "and is Simple at this server"),
+        ({}, {"NCCL_GRAPH_MIXING_SUPPORT": "0"}, "captured calls need not wait"),
+        ({"NCCL_P2P_DISABLE": "1"}, {"NCCL_P2P_DISABLE": "0"}, "and is 0 at this server"),
+        ({"NCCL_NVLS_ENABLE": "0"}, {"NCCL_NVLS_ENABLE": "1"}, "NCCL_NVLS_ENABLE is 0 where"),
+        ({}, {"NCCL_NVLS_ENABLE": "0"}, "NCCL_NVLS_ENABLE was not set where"),
+        ({"NCCL_NVLS_ENABLE": "0"}, {}, ""),  # SGLang sets it itself
+        ({"NCCL_ALGO": "Ring"}, {"NCCL_ALGO": "Ring"}, ""),
+        ({"NCCL_GRAPH_MIXING_SUPPORT": "1"}, {}, ""),
+        ({"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "eth0"}, {"NCCL_DEBUG": "WARN", "SGLANG_X": "1"}, ""),
+    ],
+)
+def test_another_nccl_environment_than_the_servers_is_said_loudly(
+    tmp_path: Path, there: dict[str, str], here: dict[str, str], words: str
+) -> None:
+    path = write(tmp_path / "m.jsonl", cells(ROW, [7.5, 7.6]), env=there)
+    found = differing(path, here)
+    assert (len(found) == 1 and words in found[0] and str(path) in found[0]) if words else found == ()
+
+
+def test_a_table_that_does_not_tell_its_environment_says_so_where_the_server_has_one(tmp_path: Path) -> None:
+    launch = LAUNCH.replace("--tp 2", "--tp 8")
+    path = published(tmp_path / "p.json")
+    answer = costed(path, launch=launch, context="capture", gpu="rtx-pro-6000", link="pcie")
+    assert answer.server is not None
+    for env, count in (({"NCCL_P2P_LEVEL": "SYS"}, 1), ({}, 0)):
+        sums = cost_calls(answer.calls, answer.server.groups, lambda call: "capture", load_costs(path), env)[1]
+        assert sums.device.calls and len(sums.warnings) == count
+        assert all("NCCL_P2P_LEVEL is not told where" in text for text in sums.warnings)
+
+
+def test_paths_without_nccl_have_no_nccl_environment(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.jsonl", cells(ROW, [4.0], path="custom", kernel="one_shot"), env={"NCCL_ALGO": "Ring"})
+    answer = costed(path, launch=LAUNCH.replace(" --disable-custom-all-reduce", ""), context="capture")
+    assert answer.server is not None and answer.costs is not None and answer.costs.device.calls
+    sums = cost_calls(answer.calls, answer.server.groups, lambda call: "capture", load_costs(path), {})[1]
+    assert sums.device.calls and sums.warnings == ()
+
+
 # ------------------------------------------------------------------------------------------------------------------- the words
 
 
@@ -217,7 +297,7 @@ def test_the_answer_comes_first_and_the_cost_second(file: Path) -> None:
     assert first.startswith("123 x pynccl_in_place")
     assert second.startswith("cost of these 123 calls: device 0.922 ms (") and "host launching the graph 61.5 us (" in second
     html = to_html(step_page(answer))
-    assert "cost of these 123 calls" in html and "shipped" in answer._repr_html_()
+    assert "cost of these 123 calls" in html and "measured elsewhere" in answer._repr_html_()
 
 
 def test_every_call_shows_its_own_cost(file: Path) -> None:
@@ -226,7 +306,7 @@ def test_every_call_shows_its_own_cost(file: Path) -> None:
     low, high = t_interval(TIMES["pynccl_in_place", "captured"][0])
     assert call["cost"]["device_us"]["us"] == pytest.approx(7.5)
     assert (call["cost"]["device_us"]["low_us"], call["cost"]["device_us"]["high_us"]) == pytest.approx((low, high))
-    assert call["cost"]["device_us"]["origin"] == "shipped" and call["cost"]["not_measured"] == {}
+    assert call["cost"]["device_us"]["origin"] == "measured elsewhere" and call["cost"]["not_measured"] == {}
     assert f"7.5 ({low:.3g} to {high:.3g})" in to_text(step_page(answer))
 
 
@@ -251,7 +331,7 @@ STEP = ("step", "--launch", LAUNCH, "--gpu", "h200", "--sglang", "0.5.6", "--con
 
 def test_the_command_reads_files_of_costs(run: Run, file: Path) -> None:
     status, out, err = run(*STEP, "--costs", str(file))
-    assert (status, err) == (0, "") and "shipped: 2x NVIDIA H200 over NVLink" in out and str(file) in out
+    assert (status, err) == (0, "") and "measured elsewhere: 2x NVIDIA H200 over NVLink" in out and str(file) in out
     status, out, _ = run(*STEP, "--costs", str(file), "--json")
     assert status == 0 and json.loads(out)["costs"]["device_us"]["calls"] == 123
     status, out, _ = run(*STEP, "--costs", "none", "--json")
@@ -298,9 +378,9 @@ def test_bands_are_costed_at_their_ends(tmp_path: Path) -> None:
     )
     assert other.cost.last[0] == 16 << 20
     text = str(found)
-    assert "1 KiB: 4.1 (" in text and "16 MiB: 80 (80 to 80)" in text and "shipped: 2x NVIDIA H200 over NVLink" in text
+    assert "1 KiB: 4.1 (" in text and "16 MiB: 80 (80 to 80)" in text and "measured elsewhere: 2x NVIDIA H200 over NVLink" in text
     data = json.loads(json.dumps(found.to_dict()))["bands"][0]["device_us"]
-    assert data["first"]["bytes"] == 1024 and data["first"]["origin"] == "shipped" and data["not_measured"] == ""
+    assert data["first"]["bytes"] == 1024 and data["first"]["origin"] == "measured elsewhere" and data["not_measured"] == ""
 
 
 def test_a_band_without_a_cost_says_why(tmp_path: Path) -> None:
@@ -319,3 +399,13 @@ def test_bands_without_costs_are_as_they_were(tmp_path: Path) -> None:
     assert "device us" in str(bands(TWO, context="capture", sglang="0.5.9"))
     with pytest.raises(MeasurementError, match=r"p\.json"):
         bands(TWO, sglang="0.5.9", costs=published(tmp_path / "p.json", version=3))
+
+
+def test_the_environment_of_a_launch_is_held_against_that_of_the_costs(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.jsonl", cells(ROW, [7.5, 7.6]), env={"NCCL_ALGO": "Ring"})
+    for env, launch in ((None, f"NCCL_ALGO=Tree {LAUNCH}"), ({"NCCL_ALGO": "Tree"}, LAUNCH)):
+        answer = costed(path, context="capture", launch=launch, env=env)
+        assert "OTHER ENVIRONMENT: NCCL_ALGO is Ring where" in to_text(step_page(answer)).splitlines()[2]
+        assert "and is Tree at this server" in answer.to_dict()["costs"]["warnings"][0]
+    same = costed(path, context="capture", launch=f"NCCL_ALGO=Ring {LAUNCH}")
+    assert same.costs is not None and same.costs.warnings == ()

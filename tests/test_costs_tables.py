@@ -20,8 +20,11 @@ from sglang_probe._costs import machine as machines
 from sglang_probe._costs.costs import CallCost, Costs, Wanted, load_costs
 from sglang_probe._costs.files import read_tables, shipped_tables
 from sglang_probe._costs.machine import Target, target_of
-from sglang_probe._costs.table import Figure
+from sglang_probe._costs.table import ORIGINS, Figure
+from sglang_probe._measure import provenance
 from sglang_probe._measure.format import MeasurementError
+from sglang_probe._measure.measurement import Measurement
+from sglang_probe._measure.nccl_tests import parse_nccl_tests
 from sglang_probe._measure.provenance import stamp
 
 TWO_H200 = Target("cuda", 90, "h200", "nvlink", 2, 1)
@@ -54,9 +57,9 @@ def test_a_measured_size_is_told_with_its_interval_and_all_it_rests_on(file: Pat
     figure = cost.device
     assert figure is not None and figure.us == pytest.approx(7.0)
     assert figure.estimate.low_us == pytest.approx(7.0 - 4.303 * 0.1 / 3**0.5, rel=1e-3)
-    assert (figure.origin, str(figure.machine)) == ("shipped", "2x NVIDIA H200 over NVLink")
+    assert (figure.origin, str(figure.machine)) == ("measured elsewhere", "2x NVIDIA H200 over NVLink")
     told = json.loads(json.dumps(cost.to_dict()))["device_us"]
-    expected = {"origin": "shipped", "source": str(file), "pattern": "interleaved", "compute_us": 2.0, "driver": "native",
+    expected = {"origin": "measured elsewhere", "source": str(file), "pattern": "interleaved", "compute_us": 2.0, "driver": "native",
                 "processes": 3, "between_bytes": [], "phase": "captured"}  # fmt: skip
     assert {key: told[key] for key in expected} == expected and "2031-05-06" in told["stamp"]
     assert cost.host is not None and cost.host.us == pytest.approx(0.7) and cost.elapsed is None
@@ -73,6 +76,53 @@ def test_a_figure_of_this_very_machine_is_called_measured(tmp_path: Path) -> Non
     figure = ask(path).device
     assert figure is not None and figure.origin == "measured"
     assert machines.this_host() == stamp().host
+
+
+def test_a_users_file_of_another_machine_is_neither_shipped_nor_of_this_one(tmp_path: Path) -> None:
+    """ "shipped" says that this package vouches for it."""
+    for i, host in enumerate(("gpus:0123456789abcdef", "")):
+        figure = ask(write(tmp_path / f"{i}.jsonl", cells(4096, [7.0, 7.2]), host=host)).device
+        assert figure is not None and figure.origin == "measured elsewhere" and figure.to_dict()["origin"] == "measured elsewhere"
+        assert str(figure.table).startswith("measured elsewhere: 2x NVIDIA H200 over NVLink, ")
+    assert "measured elsewhere" in ORIGINS
+
+
+def test_where_nothing_tells_this_machine_from_others_no_file_is_called_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provenance, "host_identity", lambda: "")
+    figure = ask(write(tmp_path / "m.jsonl", cells(4096, [7.0, 7.2]), host="")).device
+    assert figure is not None and figure.origin == "measured elsewhere"
+
+
+def test_what_was_read_is_taken_as_the_file_is(file: Path, tmp_path: Path) -> None:
+    """A Measurement object, also a rescued one, as step(costs=...) and bands(costs=...) get it."""
+    whole = Measurement.read(file)
+    figure, same = ask(file).device, load_costs(whole).call(CALL).device
+    assert figure is not None and same is not None and same.estimate == figure.estimate and same.table.source == str(file)
+    first = write(tmp_path / "first.jsonl", cells(4096, [70.0, 70.0]))
+    for order, us in (([whole, first], 7.0), ([first, whole, "shipped"], 70.0), ((Measurement.read(first), str(file)), 70.0)):
+        found = load_costs(order).call(CALL).device
+        assert found is not None and found.us == pytest.approx(us)
+    perf = load_costs([parse_nccl_tests(cost_files.NCCL_TESTS)]).call(replace(CALL, phase="eager", nbytes=1024)).elapsed
+    assert perf is not None and perf.us == 10.0
+    assert load_costs(replace(whole, path="")).tables[0].name == "a Measurement in memory"
+    with pytest.raises(InputError, match="give it alone"):
+        load_costs(["none", whole])
+    with pytest.raises(InputError, match="a Measurement"):
+        load_costs(5)  # type: ignore[arg-type]
+
+
+def test_a_rescued_measurement_costs_what_is_left_of_it(file: Path) -> None:
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([*lines[:4], lines[4][:50] + b"?" + lines[4][51:], *lines[5:]]))
+    rescued = Measurement.read(file, rescue=True)
+    figure = load_costs(rescued).call(CALL).device
+    assert rescued.partial and figure is not None and figure.estimate.processes == 2
+    assert any("PARTIAL" in note for note in figure.notes) and any("line 5 is damaged" in note for note in figure.notes)
+    file.write_bytes(b"".join([lines[0][:50] + b"?" + lines[0][51:], *lines[1:]]))
+    nowhere = load_costs(Measurement.read(file, rescue=True)).call(CALL)
+    assert nowhere.device is None and "its header is damaged" in nowhere.missing["device_us"]
 
 
 def test_interleaved_comes_before_back_to_back_and_the_engine_before_ours(tmp_path: Path) -> None:
@@ -186,6 +236,24 @@ def test_a_measurement_of_two_of_eight_gpus_is_of_two(tmp_path: Path) -> None:
     figure = ask(path).device
     assert figure is not None and str(figure.machine) == "2x NVIDIA H200 over NVLink"
     assert "no group of 8 ranks" in why(path, target=replace(TWO_H200, world_size=8))
+
+
+def test_a_reason_names_the_ranks_that_were_looked_at(tmp_path: Path) -> None:
+    eight = write(tmp_path / "m.jsonl", cells(4096, [7.0]), gpus=8)
+    cost = ask(eight)
+    assert cost.device is not None and "no time of the host (measured elsewhere: 2x NVIDIA H200 over" in cost.missing["host_us"]
+    for changes in ({"dtype": "fp16"}, {"nbytes": 512}, {"path": "custom"}):
+        assert "2x NVIDIA H200" in why(eight, **changes) and "8x" not in why(eight, **changes)
+    assert "8x NVIDIA H200" in why(eight, target=replace(TWO_H200, world_size=4)), "which groups it has is asked of the whole"
+    shipped = load_costs().call(replace(CALL, nbytes=65536)).missing["host_us"]
+    assert "2x NVIDIA H200" in shipped and "8x" not in shipped
+
+
+def test_a_measurement_that_names_no_gpus_says_what_it_lacks(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.jsonl", cells(4096, [7.0]), gpus=0, missing={"gpus": "nvidia-ml-py is not installed"})
+    assert "it does not name its GPUs (nvidia-ml-py is not installed)" in why(path) and "measure again" in why(path)
+    hidden = write(tmp_path / "n.jsonl", cells(4096, [7.0]), env={"CUDA_VISIBLE_DEVICES": "7"})
+    assert "none of its GPUs was visible (CUDA_VISIBLE_DEVICES=7)" in why(hidden)
 
 
 @pytest.mark.parametrize("wish", ["1,2", "2,1", "GPU-1,GPU-2", "1, 2, 7, 0"])
@@ -304,6 +372,27 @@ def test_a_row_of_nccl_tests_with_a_wrong_result_is_not_used(printed: Path) -> N
     assert cost.elapsed is None and "WRONG" in cost.missing["elapsed_us"]
 
 
+def test_a_wrong_row_of_nccl_tests_is_called_wrong_whatever_is_asked(printed: Path) -> None:
+    cost = ask(printed, phase="eager", nbytes=65536)
+    assert all("WRONG" in cost.missing[name] for name in ("device_us", "host_us", "elapsed_us")), cost.missing
+    beside = ask(printed, phase="eager", nbytes=1024)
+    assert beside.elapsed is not None and "results of 1 of its 2 sizes are WRONG: those are not used" in beside.elapsed.notes
+    printed.write_text(printed.read_text().replace("0.10       0", "0.10       7"))
+    for nbytes in (512, 1024, 65536, 1 << 20):  # no size of this half is right
+        assert all("WRONG" in text for text in ask(printed, phase="eager", nbytes=nbytes).missing.values())
+
+
+def test_what_nccl_tests_does_not_time_is_said(printed: Path) -> None:
+    text = ask(printed, phase="eager", path="pynccl_out_of_place", nbytes=1024).missing["device_us"]
+    assert "nccl-tests gives the time from the first call to the end, not time on the device (nccl-tests: 2x NVIDIA H200" in text
+
+
+def test_without_the_lines_of_its_ranks_nccl_tests_output_says_what_is_missing(printed: Path) -> None:
+    printed.write_text("".join(line for line in printed.read_text().splitlines(keepends=True) if "Rank" not in line))
+    for quantity in ask(printed, phase="eager", nbytes=1024).missing.values():
+        assert str(printed) in quantity and "`#  Rank  0" in quantity and "are missing: keep all that" in quantity
+
+
 def test_launch_times_of_nccl_tests_are_the_hosts(printed: Path) -> None:
     printed.write_text(printed.read_text().replace("    time ", " cputime ").replace("    20.00 ", "     4.10 "))
     cost = ask(printed, phase="eager", path="pynccl_out_of_place", nbytes=1024)
@@ -380,7 +469,7 @@ def test_every_file_that_is_shipped_is_read_and_cites_its_source() -> None:
         [path for path in folder.iterdir() if path.is_file()]
     )
     for table in tables:
-        assert table.origin in ("shipped", "measured", "published") and table.series
+        assert table.origin in ("shipped", "published") and table.series
         if table.origin == "published":
             assert "https://github.com/" in table.source and table.stamp and table.notes
     assert sum(path.stat().st_size for path in folder.iterdir()) < 2 << 20, "the wheel stays small"

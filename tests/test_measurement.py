@@ -21,12 +21,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import sglang_probe
 from sglang_probe import InputError, ProbeError
 from sglang_probe._measure import format as lines
 from sglang_probe._measure.cell import SAMPLES, Cell
 from sglang_probe._measure.format import MeasurementError, decode, encode
 from sglang_probe._measure.measurement import Measurement, Provenance
 from sglang_probe._measure.reader import Contents, parse
+from sglang_probe._measure.summary import Summary
 from sglang_probe._measure.writer import Writer
 
 NAME = "m.jsonl"
@@ -481,14 +483,93 @@ def test_what_people_see_says_what_is_wrong_and_what_is_missing(tmp_path: Path) 
         for i in range(1, 70):
             writer.append(measured.cell(i))
     found = Measurement.read(tmp_path / (NAME + ".partial"))
-    assert repr(found).startswith("<Measurement: 70 cells, PARTIAL, 1 with WRONG results; ") and "\n" not in repr(found)
+    assert repr(found).startswith("<Measurement: 70 cells, 1 process set, PARTIAL, 1 with WRONG results; ") and "\n" not in repr(
+        found
+    )
     assert "\n" not in repr(found.cells[0]) and "WRONG: 1 of 4" in repr(found.cells[0])
     for text in (str(found), found._repr_html_()):
         assert "unfinished: no end line yet" in text
         assert "WRONG: 1 of 4" in text
-        assert "and 10 more" in text
+        assert "69 KiB" in text and "70 KiB" in text  # every row, as a bench shows them
         assert "gpus: none" in text
     assert (found.cells[0].correct, found.cells[1].correct, measured.cell(checked=0).correct) == (False, True, None)
+
+
+# --------------------------------------------------------------------------------------------------------------------------- written
+
+
+def test_a_rescued_file_is_written_whole_and_stays_marked_for_ever(whole: bytes, tmp_path: Path) -> None:
+    raw = whole.splitlines(keepends=True)
+    raw[1] = raw[1].replace(b"one_shot", b"two_shot")
+    (tmp_path / NAME).write_bytes(b"".join(raw))
+    rescued = Measurement.read(tmp_path / NAME, rescue=True)
+    assert rescued.write(tmp_path / "saved.jsonl") == str(tmp_path / "saved.jsonl")
+    saved = Measurement.read(tmp_path / "saved.jsonl")  # no rescue is needed
+    assert [cell.to_dict() for cell in saved.cells] == measured.truth(2)[1:]
+    assert saved.provenance == measured.PROVENANCE and saved.plan["sizes"] == (1024, 4096)
+    assert saved.partial and saved.notes == tuple(f"rescued from {NAME}: {note}" for note in rescued.notes)
+    assert "line 2 is damaged and was skipped" in saved.notes[0] and "PARTIAL" in repr(saved)
+    saved.write(tmp_path / "again.jsonl")
+    again = Measurement.read(tmp_path / "again.jsonl")
+    assert again.partial and again.notes == saved.notes  # told once
+    damaged = (tmp_path / "again.jsonl").read_bytes()[:-9]
+    (tmp_path / "cut.jsonl").write_bytes(damaged)
+    Measurement.read(tmp_path / "cut.jsonl", rescue=True).write(tmp_path / "third.jsonl")
+    third = Measurement.read(tmp_path / "third.jsonl")
+    assert third.notes[: len(saved.notes)] == saved.notes and third.notes[-1].startswith("rescued from cut.jsonl: ")
+
+
+def test_an_unfinished_file_is_written_with_its_mark_and_a_whole_one_is_the_same_again(tmp_path: Path) -> None:
+    Measurement.read(measured.write(tmp_path / NAME, finish=False)).write(tmp_path / "b.jsonl")
+    assert Measurement.read(tmp_path / "b.jsonl").partial
+    first = measured.write(tmp_path / "c.jsonl")
+    Measurement.read(first).write(tmp_path / "d.jsonl")
+    assert first.read_bytes() == (tmp_path / "d.jsonl").read_bytes()
+    assert not Measurement.read(tmp_path / "d.jsonl").partial
+
+
+def test_nothing_is_written_over_a_file_or_into_a_bench_that_may_go_on(tmp_path: Path) -> None:
+    found = Measurement.read(measured.write(tmp_path / NAME))
+    with pytest.raises(InputError, match="never overwritten"):
+        found.write(tmp_path / NAME)
+    other = measured.write(tmp_path / "b.jsonl", cells=1, finish=False)
+    before = other.read_bytes()
+    with pytest.raises(InputError, match=r"b\.jsonl\.partial, which is unfinished"):
+        found.write(tmp_path / "b.jsonl")
+    assert other.read_bytes() == before and not (tmp_path / "b.jsonl").exists()
+
+
+def test_what_cannot_be_a_file_is_refused_before_there_is_one(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as unknown:
+        Measurement((measured.cell(),), None).write(tmp_path / NAME)
+    assert unknown.value.field == "provenance"
+    with pytest.raises(InputError, match="same call and process set"):
+        Measurement((measured.cell(), measured.cell()), measured.PROVENANCE).write(tmp_path / NAME)
+    assert not list(tmp_path.iterdir())
+
+
+class _Counting(bytes):
+    """Bytes that know how many of them were copied by slices."""
+
+    copied = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        _Counting.copied += len(found) if isinstance(found, bytes) else 1
+        return found
+
+
+def test_a_long_file_is_not_copied_once_for_each_of_its_lines() -> None:
+    _Counting.copied = 0
+    assert len(parse(_Counting(_three()), NAME).cells) == 3
+    assert _Counting.copied <= len(_three())
+
+
+def test_nouns_of_a_file_are_public_and_say_shapes_and_units() -> None:
+    for kind in (Cell, Measurement, MeasurementError, Provenance, Summary):
+        assert getattr(sglang_probe, kind.__name__) is kind and kind.__name__ in sglang_probe.__all__
+    for kind in (Cell, Measurement, Summary):
+        assert kind.__doc__ and "microseconds a call" in kind.__doc__ and "float64" in kind.__doc__
 
 
 def test_a_refusal_is_an_error_of_the_package_and_survives_pickling() -> None:

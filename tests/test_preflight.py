@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from sglang_probe._preflight.devices import driver_missing
 from sglang_probe._preflight.phases import PHASES, Phase, chosen
 from sglang_probe._preflight.result import PhaseResult, Preflight
 from sglang_probe._preflight.runner import Nobody, run
+from sglang_probe._preflight.variables import VARIABLES
 from sglang_probe._types import InputError
 
 PACKAGE_PARENT = str(Path(probe.__file__).parents[1])
@@ -363,9 +365,11 @@ def test_the_table_is_whole() -> None:
     assert PHASES[0].name == "paths"
     assert [one.name for one in chosen(PHASES, ["nccl"])] == ["nccl"]
     assert [one.name for one in chosen(PHASES, "peer")] == ["devices", "peer"]
-    for only in (["nonsense"], [], ""):
+    assert [one.name for one in chosen(PHASES, "nccl, system")] == ["nccl", "system"]
+    assert [one.name for one in chosen(PHASES, ["system,devices", "nccl"])] == ["devices", "nccl", "system"]
+    for only in (["nonsense"], [], "", "nccl,", "nccl,nonsense", 3, True, 2.5, b"nccl", [3], [["nccl"]], [None]):
         with pytest.raises(InputError, match="only="):
-            probe.preflight(only=only)
+            probe.preflight(only=only)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="show="):
         probe.preflight(only="system", show=1)  # type: ignore[arg-type]
 
@@ -386,7 +390,10 @@ class Interrupts(Nobody):
 
 def test_ctrl_c_leaves_what_is_known(sick_folder: Path) -> None:
     result = run([phase("answers", 60.0), phase("sleeps", 60.0), phase("finds", 60.0)], Interrupts("sleeps"))
-    assert result.interrupted and not result.healthy and result.problems == ()
+    assert result.interrupted and result.healthy is None and result.problems == ()
+    assert result.to_dict()["healthy"] is None
+    sick = run([phase("finds", 60.0), phase("sleeps", 60.0)], Interrupts("sleeps"))
+    assert sick.interrupted and sick.healthy is False, "what is wrong is wrong, whatever the rest would have said"
     assert [one.state for one in result.phases] == ["ok", "skipped", "skipped"]
     assert result["sleeps"].facts["before"] == (1, {"two": None}) and "while asking the driver" in result["sleeps"].text
     assert result.answer == "interrupted: nothing is wrong in the 1 of 3 phases that answered"
@@ -436,6 +443,29 @@ def test_a_phase_ends_with_a_parent_that_is_killed(sick_folder: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------------------------ shown
 
 
+README_BLOCK = re.compile(r"```console\n\$ sglang-probe preflight +# each.*?\n(.*?)```", re.DOTALL)
+
+
+def test_the_preflight_that_readme_shows_is_one_that_could_be_printed() -> None:
+    """It is of one machine and one run: what can be held against the code is its form, its phases and its words."""
+    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    block = README_BLOCK.search(text)
+    assert block and "An example from one machine" in text[block.end() :][:200]
+    *lines, last, _ = block[1].splitlines()
+    rows = [row for line in lines if (row := re.fullmatch(r"(\w+) +(\w+) +(\d+\.\d s)  (\S.*)", line))]
+    assert len(rows) == len(lines) - lines.count("...") >= 3
+    names = [one.name for one in PHASES]
+    assert [names.index(row[2]) for row in rows] == sorted(names.index(row[2]) for row in rows)
+    finding = f"NCCL_P2P_DISABLE=1: {VARIABLES['NCCL_P2P_DISABLE'].text}"
+    assert last == f"SICK: {finding}"
+    for row in rows:
+        state = "finding" if row[1] == "FINDING" else row[1]
+        answer = row[4].removeprefix(f"{finding}; ") if state == "finding" else row[4]
+        one = PhaseResult(row[2], state, float(row[3][:-2]), 9.0, {}, (finding,) * (state == "finding"), answer)  # type: ignore[arg-type]
+        assert str(one) == row[0]
+    assert rows[0][4].startswith("11 paths correct on 2 CPU ranks standing in; no GPU was used, no NCCL ran")
+
+
 def made(**states: str) -> Preflight:
     findings = {"finding": ("it moved wrong data",)}
     return Preflight(
@@ -463,6 +493,9 @@ def test_the_first_line_is_the_answer_and_the_page_says_all() -> None:
     result = made(paths="finding", driver="died", links="skipped")
     text = str(result)
     assert text.splitlines()[0] == "SICK: it moved wrong data (and 1 more)"
+    assert str(result.phases[0]).endswith("it moved wrong data; text of paths"), "the line of a finding shows it"
+    several = replace(result.phases[0], findings=("it moved wrong data", "and more"))
+    assert several.row[3] == "it moved wrong data (and 1 more); text of paths"
     for words in ("FINDING  paths", "DIED     driver", "skipped  links", "1.3 s", "one_shot", "its last line", "a.b: 1, 2"):
         assert words in text, words
     assert "\x1b" not in text and "\\x1b[31m" in text
@@ -481,7 +514,7 @@ SCHEMA = {
 
 
 def fits(data: dict[str, object]) -> None:
-    assert {name: type(value) for name, value in data.items()} == SCHEMA[""]
+    assert {name: type(value) for name, value in data.items()} == SCHEMA[""]  # healthy is null where it was interrupted
     for one in data["phases"]:  # type: ignore[attr-defined]
         assert {name: type(value) for name, value in one.items()} == SCHEMA["phase"]
         assert one["state"] in ("ok", "finding", "skipped", "hung", "died", "failed")
@@ -503,6 +536,9 @@ def test_the_command_prints_each_answer_as_it_is_known_and_the_verdict_last(
     assert cli.main(["preflight", "--only", "answers", "--only", "finds"]) == 1
     out, err = capsys.readouterr()
     assert out.splitlines()[1].startswith("FINDING  finds") and out.splitlines()[-1] == "SICK: something is wrong"
+    assert out.splitlines()[1].endswith("something is wrong; an answer")
+    assert cli.main(["preflight", "--only", "answers,finds"]) == 1
+    assert capsys.readouterr()[0].splitlines()[1].startswith("FINDING  finds")
 
 
 def test_json_is_all_that_stands_on_stdout(few: None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -561,7 +597,10 @@ def test_a_machine_without_gpus_reduces_on_its_cpus_and_is_healthy(plain: None) 
     assert [one.name for one in result.phases] == [one.name for one in PHASES]
     assert not [one.text for one in result.phases if one.state in ("hung", "died", "failed")]
     paths = result["paths"]
-    assert paths.state == "ok" and paths.facts["device"] == "host" and paths.text.endswith("2 CPU ranks; no GPU was used")
+    assert paths.state == "ok" and paths.facts["device"] == "host" and paths.text.endswith("; no GPU was used, no NCCL ran")
+    assert "paths correct on 2 CPU ranks standing in" in paths.text, "nobody takes this for a check of GPUs or NCCL"
+    assert "All-reduces (CPU ranks standing in; no NCCL ran)" in str(result)
+    assert any("no NCCL and no kernel of a GPU ran" in note for note in paths.notes)
     rows = {row["target"]: row for row in paths.facts["all_reduces"]}
     assert rows["one_shot"] == {"target": "one_shot", "path": "custom", "kernel": "one_shot", "result": "correct"}
     assert sum(row["result"] == "correct" for row in rows.values()) == int(paths.text.split()[0]) >= 11

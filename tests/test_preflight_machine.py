@@ -63,6 +63,47 @@ def sees(monkeypatch: pytest.MonkeyPatch, *found: gpu.Device, why: str = "") -> 
 # --------------------------------------------------------------------------------------------------------------------------- devices
 
 
+@pytest.mark.parametrize(
+    ("wish", "seen", "words"),
+    [
+        ("0,7,1", 1, "names 3 GPUs, and CUDA shows 1: it stops at the first that is not here (7)"),
+        ("GPU-0,GPU-9", 1, "names 2 GPUs, and CUDA shows 1"),
+        ("0,0", 1, "(0) or stands there twice"),
+        ("0,-1,1", 1, ""),
+        ("MIG-0a,MIG-0b", 1, ""),
+        ("1,0", 2, ""),
+        ("", 0, "CUDA_VISIBLE_DEVICES='' hides every GPU: unset it"),
+        ("-1", 0, "CUDA_VISIBLE_DEVICES='-1' hides every GPU"),
+        ("7", 0, "CUDA_VISIBLE_DEVICES='7' may name none that is here: unset it"),
+    ],
+)
+@pytest.mark.parametrize("listed", [True, False])
+def test_gpus_that_a_variable_hides_are_found_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, proc: Path, wish: str, seen: int, words: str, listed: bool
+) -> None:
+    """Also where the kernel's module lists none, as in some containers."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", wish)
+    if not listed:
+        for name in ("0000:10:00.0", "0000:11:00.0"):
+            (proc / "gpus" / name).rmdir()
+    sees(monkeypatch, *(replace(H200, ordinal=i) for i in range(seen)), why="" if seen else "no CUDA-capable device is detected")
+    found = asked(devices.ask).findings
+    assert (len(found) == 1 and words in found[0]) if words else found == []
+
+
+def test_a_variable_that_hides_gpus_where_there_is_no_driver_is_worth_knowing_and_not_wrong(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(devices, "PROC", tmp_path)
+    monkeypatch.setattr(devices, "driver_missing", lambda: True)
+    sees(monkeypatch, why="no driver")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    heard = asked(devices.ask)
+    assert heard.findings == [] and "CUDA_VISIBLE_DEVICES='3'" in heard.notes[0] and "no NVIDIA driver" in heard.notes[0]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert asked(devices.ask).notes == []
+
+
 def test_gpus_are_counted_and_named(monkeypatch: pytest.MonkeyPatch, proc: Path) -> None:
     sees(monkeypatch, H200, replace(H200, ordinal=1))
     heard = asked(devices.ask)

@@ -19,9 +19,10 @@ from typing import Any
 
 import pytest
 
-from sglang_probe import __version__, _core
+from sglang_probe import InputError, __version__, _core
 from sglang_probe._measure import gpus, provenance
 from sglang_probe._measure.measurement import Provenance
+from sglang_probe._measure.writer import Writer
 
 
 class _Error(Exception):
@@ -156,7 +157,74 @@ def test_the_hosts_name_is_nowhere_in_a_stamp(monkeypatch: pytest.MonkeyPatch) -
     assert stamp.env["NCCL_COMM_ID"] == "<host>:29500"
     assert stamp.env["SGLANG_PEERS"] == "<host>,prod-node170"
     assert "node17." not in json.dumps(stamp.to_dict()).lower()
-    assert re.fullmatch("[0-9a-f]{16}", stamp.host)
+    assert re.fullmatch("(machine|name):[0-9a-f]{16}", stamp.host)
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """No GPU, no machine-id: files can be put there."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(provenance, "_GPU_FILES", str(tmp_path / "gpus" / "*"))
+    monkeypatch.setattr(provenance, "_MACHINE_ID", tmp_path / "machine-id")
+    (tmp_path / "gpus").mkdir()
+    return tmp_path
+
+
+def named(monkeypatch: pytest.MonkeyPatch, name: str) -> Provenance:
+    monkeypatch.setattr(socket, "gethostname", lambda: name)
+    return provenance.stamp()
+
+
+def test_a_machine_is_told_by_its_gpus_then_by_its_id_then_by_its_name(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, other = named(monkeypatch, "a").host, named(monkeypatch, "b").host
+    assert name.startswith("name:") and other.startswith("name:") and name != other
+    for common in ("localhost", "LOCALHOST.localdomain", ""):
+        assert named(monkeypatch, common).host == "" and "cannot be told" in named(monkeypatch, common).missing["host"]
+    ids = set()
+    for text in ("0123456789abcdef0123456789abcdef\n", "f" * 32):
+        (bare / "machine-id").write_text(text)
+        ids |= {named(monkeypatch, name).host for name in ("a", "b", "localhost")}
+        assert text.strip() not in json.dumps(provenance.stamp().to_dict()), "the plain id is not kept"
+    assert len(ids) == 2 and all(re.fullmatch("machine:[0-9a-f]{16}", one) for one in ids)
+    (bare / "machine-id").write_text("uninitialized\n")
+    assert named(monkeypatch, "a").host == name
+    gpus = set()
+    for order in ((1, 2), (2, 1), (1, 3)):
+        for i, number in enumerate(order):
+            (bare / "gpus" / str(i)).write_text(f"Model: \t NVIDIA H200\nGPU UUID: \t GPU-{number}a\nBus Type: PCIe\n")
+        gpus.add(named(monkeypatch, f"host{order}").host)
+    assert len(gpus) == 2 and all(re.fullmatch("gpus:[0-9a-f]{16}", one) for one in gpus)
+    (bare / "gpus" / "1").write_text("GPU UUID: \t GPU-????????\n")
+    assert named(monkeypatch, "a").host == name, "a part of its GPUs would be another machine"
+
+
+def test_the_drivers_uuids_are_the_same_identity_as_those_of_its_files(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = _fake(monkeypatch)
+    driver = provenance.stamp().host
+    assert driver.startswith("gpus:") and provenance.host_identity() == driver and fake.opened == 0
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    for i in range(2):
+        (bare / "gpus" / str(i)).write_text(f"GPU UUID: \t GPU-{i}\n")
+    assert provenance.host_identity() == driver
+
+
+def test_a_container_that_starts_anew_continues_its_file_and_another_machine_does_not(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = bare / "m.jsonl"
+    for name in ("3f0d1c2b4a59", "99aa88bb77cc", "localhost"):  # a new name at each start, or everybody's
+        Writer(path, plan={}, provenance=named(monkeypatch, name)).close()
+    (bare / "machine-id").write_text("f" * 32)
+    with pytest.raises(InputError, match="another run.*host"):
+        Writer(path, plan={}, provenance=named(monkeypatch, "localhost"))
+    for i in range(2):
+        (bare / "gpus" / str(i)).write_text(f"GPU UUID: \t GPU-{i}\n")
+    other = bare / "n.jsonl"
+    for name in ("3f0d1c2b4a59", "99aa88bb77cc"):
+        Writer(other, plan={}, provenance=named(monkeypatch, name)).close()
+    (bare / "gpus" / "1").write_text("GPU UUID: \t GPU-9\n")
+    with pytest.raises(InputError, match="another run.*host"):
+        Writer(other, plan={}, provenance=named(monkeypatch, "99aa88bb77cc"))
 
 
 def test_the_environment_that_matters_is_kept_and_secrets_are_not() -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
+import measured
 import pytest
 import readme_blocks
 
 import sglang_probe
-from sglang_probe import _core, cli
+from sglang_probe import Measurement, _core, cli
+from sglang_probe._show.page import Table
 
 TEXT = readme_blocks.README.read_text(encoding="utf-8")
 BLOCKS = list(readme_blocks.blocks(TEXT))
@@ -94,3 +98,28 @@ def test_the_python_example_runs_and_says_what_its_comments_say() -> None:
     assert isinstance(decision, sglang_probe.Decision)
     assert str(decision.path) == "torch_distributed"
     assert [stop.when for stop in decision.blocked_by["custom"].stops] == ["setup", "call"]
+
+
+def test_the_section_on_measuring_leads_from_a_sound_machine_to_a_cost() -> None:
+    section = TEXT[TEXT.index("## Measure it") : TEXT.index("### Under torchrun")]
+    fence = section[section.index("```console") :].split("```")[1]
+    steps = re.findall(r"^\$ sglang-probe (preflight|bench --quick|bench --out \S+|step .*--costs \S+)", fence, re.MULTILINE)
+    assert [step.split()[0] for step in steps] == ["preflight", "bench", "bench", "step"] and "--quick" in steps[1]
+    assert steps[2].split()[-1] == steps[3].split()[-1]  # the file that was written is the one that is used
+
+
+def test_the_example_of_a_bench_has_the_form_that_a_bench_prints_and_names_its_machine() -> None:
+    found = re.search(r"\n\n([^`]*)\n\n<!-- example: bench -->\n```console\n(.*?)```\n", TEXT, re.DOTALL)
+    assert found
+    for words in ("an example", "two cores of an AMD EPYC", "a CPU's times", "differ at every run"):
+        assert words in " ".join(found[1].replace("*", "").split())
+    command, *lines = found[2].splitlines()
+    parser = cli.build_parser()
+    args = parser.parse_args(shlex.split(command.removeprefix("$ sglang-probe ").partition(" | ")[0]))
+    sizes, targets = args.sizes.split(","), args.targets.split(",")
+    assert lines[0].startswith(f"{2 * 5 * len(sizes) * len(targets)} cells on 2 CPU ranks, 5 process sets, ")
+    assert lines[0].endswith(f"written to {args.out}") and lines[1].startswith("AMD EPYC; sglang_probe ")
+    times: dict[str, Any] = {"device_us": [[0.5]] * 2, "host_us": [[0.5]] * 2, "elapsed_us": [[0.5]] * 2}
+    (table,) = (b for b in Measurement((measured.cell(**times),), None).page() if isinstance(b, Table))
+    assert re.split(r"\s{2,}", lines[3].strip()) == list(table.columns)
+    assert len(lines[4:]) == 2 * len(sizes) * len(targets)

@@ -35,6 +35,12 @@ class Followed(ProbeError):
     """On ranks 1 and on: rank 0's work failed, and rank 0 says why."""
 
 
+def is_launched() -> bool:
+    """Whether a launcher started this process as one rank of several."""
+    found = find()
+    return found is not None and found.world_size > 1
+
+
 def follows() -> bool:
     """Whether this process is one that rank 0 speaks for: it shows and writes nothing."""
     found = find()
@@ -132,12 +138,13 @@ class Launch:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Within: SIGTERM, by which launchers end their ranks, ends this one as an interrupt does, so that it says what is kept."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Within: SIGTERM, by which launchers end their ranks, and SIGHUP end this one as an interrupt does, so that it says what is kept."""
+    there = threading.current_thread() is threading.main_thread()
+    ours = [number for number in (signal.SIGTERM, signal.SIGHUP) if there and signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)

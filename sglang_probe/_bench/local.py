@@ -35,7 +35,12 @@ class Local:
     ) -> None:
         if world_size is not None and (isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1):
             raise InputError("world_size", world_size, "give a whole number, 1 or more")
+        if ordinals is not None and (isinstance(ordinals, (str, bytes)) or not isinstance(ordinals, Sequence)):
+            raise InputError("ordinals", ordinals, "give a list of numbers of GPUs, one a rank, from 0")
         size = world_size or (len(ordinals) if ordinals is not None else _ranks(device))
+        if size == 1:
+            alone = "" if world_size or ordinals is not None else "; here is one GPU, and device='host' takes CPU ranks"
+            raise InputError("world_size", size, f"give 2 or more: there is nothing to reduce between fewer{alone}")
         choice = machine.choose(device, size, ordinals)
         self.device, self.why, self.world_size = choice.device, choice.why, size
         self.group = machine.default_group(choice, size).with_facts("given", "", **(facts or {}))

@@ -5,12 +5,15 @@ Invariant: what comes out can be planned; what cannot is refused with the field,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from inspect import signature
+from typing import Any
 
-from .._facts import DTYPE_BYTES, check_dtype
+from .._facts import DEFAULTS, DTYPE_BYTES, check_dtype
 from .._run.inputs import element
-from .._show.sizes import parse_bytes
+from .._show.sizes import human_bytes, parse_bytes
 from .._types import InputError
 
 FACTOR = 4
@@ -20,22 +23,42 @@ HIDDEN = 7168
 SAMPLES, QUICK_SAMPLES = (5, 9), (3, 5)
 CELL_MS, QUICK_CELL_MS = 60.0, 15.0
 PROCESSES, QUICK_PROCESSES = 5, 2
+COLUMNS_MAX = 2**31 - 1
+"""What the dispatch takes as a tensor's columns; a size is one row."""
+SPLIT_MAX = 100_000
 
 Texts = str | Sequence[str]
 Sizes = str | Sequence[int | str]
 
 
-def names(field: str, given: Texts, known: Sequence[str]) -> tuple[str, ...]:
-    """``"a,b"`` or a list, each once, in the order of ``known``."""
-    parts = given.split(",") if isinstance(given, str) else list(given)
-    clean = [part.strip() if isinstance(part, str) else part for part in parts]
+def parts(field: str, given: object, remedy: str) -> list[Any]:
+    """``"a,b"`` cut at its commas; or a list as it is."""
+    if isinstance(given, str):
+        return [part.strip() for part in given.split(",")]
+    if not isinstance(given, Iterable) or isinstance(given, (bytes, Mapping)):
+        raise InputError(field, given, remedy)
+    return list(given)
+
+
+def names(field: str, given: Texts, known: Sequence[str], groups: Mapping[str, Sequence[str]] | None = None) -> tuple[str, ...]:
+    """``"a,b"`` or a list, each once, in the order of ``known``; a name of ``groups`` stands for all of that group."""
+    groups = groups or {}
+    every = [*known, *groups]
+    remedy = f"give some of {', '.join(known)}"
+    remedy += "".join(f"; or {name}, which is {', '.join(members)}" for name, members in groups.items())
+    clean = parts(field, given, remedy)
     for name in clean:
-        if name not in known:
-            near = get_close_matches(str(name), known, 1)
-            raise InputError(field, name, f"{f'did you mean {near[0]}? ' if near else ''}give some of {', '.join(known)}")
+        if name not in every:
+            near = get_close_matches(str(name), every, 1)
+            raise InputError(field, name, f"{f'did you mean {near[0]}? ' if near else ''}{remedy}")
     if not clean:
-        raise InputError(field, given, f"give some of {', '.join(known)}")
-    return tuple(name for name in known if name in clean)
+        raise InputError(field, given, remedy)
+    wanted = {one for name in clean for one in groups.get(name, (name,))}
+    return tuple(name for name in known if name in wanted)
+
+
+_SIZES_TEXT = "give bytes, as 1K:256M or 1K,42KiB"
+_RANGE_TEXT = "give FROM:TO or FROM:TO:FACTOR, as 1K:256M:4"
 
 
 def sizes_of(given: Sizes, dtype: str) -> tuple[int, ...]:
@@ -43,24 +66,30 @@ def sizes_of(given: Sizes, dtype: str) -> tuple[int, ...]:
     if isinstance(given, str) and ":" in given:
         found = _range(given)
     else:
-        parts = given.split(",") if isinstance(given, str) else list(given)
-        found = [parse_bytes(part, "sizes") if isinstance(part, str) else whole("sizes", part) for part in parts]
-    if not found:
-        raise InputError("sizes", given, "give bytes, as 1K:256M or 1K,42KiB")
+        texts = parts("sizes", given, _SIZES_TEXT)
+        if not texts or not all(text != "" for text in texts):
+            raise InputError("sizes", given, _SIZES_TEXT)
+        found = [parse_bytes(text, "sizes") if isinstance(text, str) else whole("sizes", text) for text in texts]
+    most = COLUMNS_MAX * DTYPE_BYTES[dtype]
     for size in found:
+        if size > most:
+            raise InputError("sizes", given, f"{human_bytes(size)} is too large: give at most {most:,} bytes, a row of {dtype}")
         if size % DTYPE_BYTES[dtype]:
             raise InputError("sizes", size, f"give multiples of {DTYPE_BYTES[dtype]}: that is one element of {dtype}")
     return tuple(sorted(set(found)))
 
 
 def _range(given: str) -> list[int]:
-    parts = given.split(":")
-    if len(parts) not in (2, 3):
-        raise InputError("sizes", given, "give FROM:TO or FROM:TO:FACTOR, as 1K:256M:4")
-    low, high = (parse_bytes(part, "sizes") for part in parts[:2])
-    factor = number("sizes", parts[2]) if len(parts) == 3 else FACTOR
+    texts = [text.strip() for text in given.split(":")]
+    if len(texts) not in (2, 3) or "" in texts:
+        raise InputError("sizes", given, _RANGE_TEXT)
+    try:
+        low, high = (parse_bytes(text, "sizes") for text in texts[:2])
+        factor = number("sizes", texts[2]) if len(texts) == 3 else FACTOR
+    except InputError as error:  # of a part; what was typed is the whole
+        raise InputError("sizes", given, f"{error.value!r} in it: {error.remedy}") from None
     if factor < 2 or low > high:
-        raise InputError("sizes", given, "give FROM:TO or FROM:TO:FACTOR with FROM the smaller and a factor of 2 or more")
+        raise InputError("sizes", given, f"{_RANGE_TEXT}, with FROM the smaller and a factor of 2 or more")
     found = [low]
     while found[-1] * factor <= high:
         found.append(found[-1] * factor)
@@ -68,24 +97,45 @@ def _range(given: str) -> list[int]:
 
 
 def tokens_of(given: str | Sequence[int]) -> tuple[int, ...]:
-    parts = given.split(",") if isinstance(given, str) else list(given)
-    found = [number("tokens", part) if isinstance(part, str) else whole("tokens", part) for part in parts]
-    if not found:
-        raise InputError("tokens", given, "give rows of the tensor, as 1,4,64,512")
+    """Rows: smallest first, each once."""
+    remedy = "give rows of the tensor, as 1,4,64,512"
+    texts = parts("tokens", given, remedy)
+    if not texts or not all(text != "" for text in texts):
+        raise InputError("tokens", given, remedy)
+    found = [number("tokens", text) if isinstance(text, str) else whole("tokens", text, most=COLUMNS_MAX) for text in texts]
     return tuple(sorted(set(found)))
 
 
 def number(field: str, text: str) -> int:
     try:
-        return whole(field, int(text))
+        found = int(text)
     except ValueError:
         raise InputError(field, text, "give whole numbers, 1 or more") from None
+    return whole(field, found, most=COLUMNS_MAX)
 
 
-def whole(field: str, value: object, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(field, value, f"give a whole number, {least} or more")
+def whole(field: str, value: object, least: int = 1, most: int | None = None) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        text = f"{least} or more" if most is None else f"{least} to {most:,}"
+        raise InputError(field, value, f"give a whole number, {text}")
     return value
+
+
+def check_facts_of(function: Any, facts: Mapping[str, object]) -> None:
+    """A keyword that was mistyped is taken for a fact: the one that was meant, which a fact is less often, is told first."""
+    keywords = [name for name, one in signature(function).parameters.items() if one.kind is one.KEYWORD_ONLY]
+    for name, value in facts.items():
+        if name not in DEFAULTS and (near := get_close_matches(name, keywords, 1) or get_close_matches(name, DEFAULTS, 1)):
+            raise InputError(name, value, f"did you mean {near[0]}? there is no keyword and no fact of this name")
+
+
+def free_name(name: str, partial: str) -> str:
+    """``bench-2.jsonl`` for ``bench.jsonl``: no file of this name, nor an unfinished one."""
+    stem, kind = os.path.splitext(name)
+    number = 2
+    while any(os.path.lexists(f"{stem}-{number}{kind}{end}") for end in ("", partial)):
+        number += 1
+    return f"{stem}-{number}{kind}"
 
 
 def dtype_of(given: str) -> str:

@@ -8,6 +8,7 @@ Invariant: the same arguments on the same machine give the same plan, and a plan
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -16,6 +17,7 @@ from typing import Any
 from .._facts import DTYPE_BYTES
 from .._measure.cell import Cell
 from .._releases import resolve
+from .._run.inputs import ELEMENTS
 from .._show.sizes import human_bytes
 from .._types import Group, InputError
 from .driver import Wanted
@@ -197,18 +199,30 @@ def _wanted(plan: Plan, driver: str, target: Target, shape: tuple[int, int], cap
     wanted = Wanted(target.name, str(decision.path), decision.kernel, settings, captured, shape, plan.dtype, nbytes)
     if own and target.ours:
         return wanted, "no release of SGLang runs it"
-    return wanted, why_not(target, decision)
+    why = why_not(target, decision)
+    if why:
+        others = (dtype for dtype in ELEMENTS if dtype != plan.dtype)
+        took = [dtype for dtype in others if not why_not(target, routed(settings, nbytes, shape[1], dtype, captured))]
+        if took:  # it is the dtype that stops it
+            why += f"; {target.name} takes {', '.join(took)}, and this is {plan.dtype}"
+    return wanted, why
+
+
+_NUMBER = re.compile(r"\d[\d,.]*")
 
 
 def grouped(rows: Any) -> list[str]:
-    """(target, driver, phase, nbytes, why) as sentences: one a target and driver, with the sizes and the first reason."""
-    found: dict[tuple[str, str], tuple[dict[int, None], dict[str, None], str]] = {}
+    """(target, driver, phase, nbytes, why) as sentences: one a target, driver and kind of reason, with the sizes and the first reason.
+
+    Reasons that differ in their numbers alone are of one kind.
+    """
+    found: dict[tuple[str, str, str], tuple[dict[int, None], dict[str, None], str]] = {}
     for target, driver, phase, nbytes, why in rows:
-        sizes, phases, _ = found.setdefault((target, driver), ({}, {}, why))
+        sizes, phases, _ = found.setdefault((target, driver, _NUMBER.sub("#", why)), ({}, {}, why))
         sizes[nbytes] = phases[phase] = None
     return [
         f"{target} ({driver}{f', {only}' if len(phases) == 1 and (only := next(iter(phases))) else ''}), {_sizes(list(sizes))}: {why}"
-        for (target, driver), (sizes, phases, why) in found.items()
+        for (target, driver, _), (sizes, phases, why) in found.items()
     ]
 
 

@@ -5,17 +5,20 @@ Called by runner.py. Invariant: rich is imported only where a bar is shown; noth
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from .._show.page import printable
+
 
 class Progress:
     """``with Progress(cells, there, show, say) as progress``: so many cells, of which that many are there.
 
-    ``say`` gets lines where no bar is shown.
+    ``say`` gets lines where no bar is shown, and what `tell` is told.
     """
 
     def __init__(self, cells: int, there: int, show: bool | None = None, say: Callable[[str], None] | None = None) -> None:
@@ -59,6 +62,13 @@ class Progress:
         if self._bar is not None:
             self._bar.update(self._task, advance=cells, total=self._cells)
 
+    def tell(self, text: str) -> None:
+        """Something that a reader should know at once."""
+        if self._say is not None:
+            self._say(text)
+        elif self._bar is not None:
+            self._bar.console.print(f"sglang-probe: {printable(text)}", markup=False, highlight=False)
+
     def _line(self) -> None:
         if self._bar is None and self._say is not None and self._set:
             cells, seconds = self._there - self._first, time.monotonic() - self._since
@@ -67,5 +77,6 @@ class Progress:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._bar is not None:
-            self._bar.stop()
+            with contextlib.suppress(OSError):  # a terminal that was closed: what ended the bench shall not be lost for it
+                self._bar.stop()
         self._line()

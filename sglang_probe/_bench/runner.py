@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .._measure.cell import Cell
@@ -53,6 +53,9 @@ class Report:
     """What does not run here, each once."""
     failed: list[tuple[Task, str]] = field(default_factory=list)
     """What ended its ranks, or never came back, twice; not in the file."""
+    retried: tuple[str, ...] = ()
+    """What ended its ranks, or never came back, once: which process set and rank, the reason, and how many cells were asked for again.
+    Their notes say it too."""
     stopped: str = ""
     """Why it ended before its plan did."""
     launches: int = 0
@@ -62,6 +65,11 @@ class Report:
     def whole(self) -> bool:
         """Whether the plan is done: nothing that can be measured here is missing."""
         return not self.failed and not self.stopped and not self.launches
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether it ended otherwise than it was to: a launch that did its one set did all that it could."""
+        return bool(self.failed or self.stopped)
 
     def refused_texts(self) -> list[str]:
         return grouped((t.wanted.target, t.driver, t.phase, t.wanted.nbytes, why) for t, why in self.refused)
@@ -135,44 +143,51 @@ class Runner:
         return self._ranks
 
     def _set(self, tasks: Sequence[Task], progress: Progress) -> None:
-        queue = deque((batch, False) for batch in self._batches(tasks))
+        queue = deque((batch, "") for batch in self._batches(tasks))
         while queue:
             if self._deadline is not None and time.monotonic() >= self._deadline:
                 self.report.stopped = "its time limit is over"
                 return
-            batch, again = queue.popleft()
+            batch, before = queue.popleft()
             refused = len(self.report.refused)
             try:
                 cells = self._batch(batch)
             except Exception as error:  # what ranks raised may be of any type; the writer is not asked in here
-                self._failed(batch, again, error, queue)
+                self._failed(batch, before, error, queue, progress)
                 if self.report.stopped:
                     return
                 continue
             self._streak = 0
             for cell in cells:
-                self._writer.append(cell)
+                self._writer.append(replace(cell, note=f"{cell.note}; asked for again after {before}") if before else cell)
                 self._keys.add(key_of(cell))
                 self.report.measured += 1
             ever = self._plan.processes * (len(self.report.refused) - refused)
             progress.advance(len(cells), ever)
 
-    def _failed(self, batch: Sequence[Task], again: bool, error: Exception, queue: deque[tuple[list[Task], bool]]) -> None:
-        """The batch is tried once more, one cell at a time, so that one of them alone is listed."""
+    def _failed(
+        self, batch: Sequence[Task], before: str, error: Exception, queue: deque[tuple[list[Task], str]], progress: Progress
+    ) -> None:
+        """The batch is tried once more, one cell at a time, so that one of them alone is listed. ``before``: why it was tried again."""
         told = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no text'}"
         self._streak += 1
         for task in batch:
             self._us.pop(task.identity, None)
             self._checked.pop(task.identity, None)
-        if again:
+        if before:
             self.report.failed += [(task, told) for task in batch]
             self._out.update(task.identity for task in batch)
         else:
-            queue.extendleft(([task], True) for task in reversed(batch))
+            queue.extendleft(([task], told) for task in reversed(batch))
         if not self._provider.fresh and (self._ranks is None or self._ranks.closed):
             self.report.stopped = f"its ranks are gone ({told})"
         elif self._streak >= _STREAK:
             self.report.stopped = f"{self._streak} groups in a row failed ({told})"
+        elif not before:
+            cells = f"{len(batch)} cell{'s' * (len(batch) != 1)}"
+            said = f"process set {batch[0].process + 1} of {self._plan.processes}: {told}; {cells} asked for again"
+            self.report.retried += (said,)
+            progress.tell(said)
 
     # -------------------------------------------------------------------------------------------------------------------- batches
 

@@ -76,6 +76,8 @@ _ALL = (
     ),
 )
 TARGETS: Mapping[str, Target] = FrozenMap({target.name: target for target in _ALL})
+GROUPS: Mapping[str, tuple[str, ...]] = FrozenMap({"custom": tuple(one.name for one in _ALL if one.path == "custom")})
+"""Names for several targets: what ``targets`` takes besides."""
 
 
 def routed(settings: Settings, nbytes: int, columns: int, dtype: str, captured: bool) -> Decision:
@@ -93,5 +95,7 @@ def why_not(target: Target, decision: Decision) -> str:
     stops = "; ".join(str(stop) for stop in gate.stops) if gate is not None else ""
     if stops:
         return stops
+    if decision.error:
+        return f"SGLang {decision.sglang} raises {decision.error} here"
     kernel = f" ({decision.kernel})" if decision.kernel else ""
-    return f"SGLang {decision.sglang} takes {decision.error or f'{decision.path}{kernel}'} here"
+    return f"SGLang {decision.sglang} takes {decision.path}{kernel} here"

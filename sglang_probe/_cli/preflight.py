@@ -19,7 +19,7 @@ def add_parsers(commands: Any) -> None:
     parser = commands.add_parser(
         "preflight", help="one checked all-reduce by each path, then GPUs, links, NCCL, limits", epilog=f"phases:\n{listed}"
     )
-    parser.add_argument("--only", action="append", metavar="PHASE", help="this phase alone; repeat it for more")
+    parser.add_argument("--only", action="append", metavar="PHASE", help="this phase alone; repeat it for more, or use commas")
     parser.set_defaults(run=run_preflight)
 
 

@@ -14,17 +14,22 @@ from typing import Any, TypeAlias
 
 from .._decision import Decision
 from .._facts import check_dtype
+from .._measure.measurement import Measurement
+from .._measure.nccl_tests import NcclTests
 from .._route import context_bits
 from .._show.sizes import human_bytes
 from .._types import FrozenMap, InputError, Path
 from .estimate import at_size
-from .files import read_tables, shipped_tables
+from .files import measured_tables, read_tables, shipped_tables
 from .machine import Target, doubt, mismatch
+from .nccl import DRIVER, table_of
 from .table import QUANTITIES, Figure, Quantity, Series, Table
 
 NOT_MEASURED = "not measured"
-CostFiles: TypeAlias = "Costs | str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None"
+CostFile: TypeAlias = "str | os.PathLike[str] | Measurement | NcclTests"
+CostFiles: TypeAlias = "Costs | CostFile | Sequence[CostFile] | None"
 """What `load_costs` takes."""
+_REMEDY = "give a file, a Measurement, a list of these, 'shipped' or 'none'"
 _CAPTURING = context_bits("stream_capturing")
 _NO_CALL = (Path.NONE, Path.RAISES)
 
@@ -109,23 +114,25 @@ class Costs:
                 nearest, why = found
         if nearest == 0:
             there = ", ".join(dict.fromkeys(str(table.machine) for table in self.tables))
-            why = f"{NOT_MEASURED}: no table is of {wanted.target}; there are {there}"
+            lacks = "".join(f"; {table.name}: {table.lacks}" for table in self.tables if table.lacks)
+            why = f"{NOT_MEASURED}: no table is of {wanted.target}; there are {there}{lacks}"
         return why
 
 
 def load_costs(costs: CostFiles = None) -> Costs:
     """What ``costs=`` and ``--costs`` take: None or "shipped": the tables that come with the package; "none": none at all; a file, or
-    several of them and "shipped", in the order in which they are asked; a Costs as it is.
+    what was read of one (a Measurement, a NcclTests); several of these and "shipped", in the order in which they are asked; a Costs as
+    it is.
 
     Raises InputError for what is none of these, MeasurementError for a file that cannot be used.
     """
     if isinstance(costs, Costs):
         return costs
-    names: object = [costs] if costs is None or isinstance(costs, str | os.PathLike) else costs
+    names: object = [costs] if costs is None or isinstance(costs, str | os.PathLike | Measurement | NcclTests) else costs
     if not isinstance(names, Iterable) or isinstance(names, bytes):
-        raise InputError("costs", costs, "give a file, a list of files, 'shipped' or 'none'")
+        raise InputError("costs", costs, _REMEDY)
     chosen = list(names)
-    if "none" in chosen and len(chosen) > 1:
+    if len(chosen) > 1 and any(isinstance(name, str) and name == "none" for name in chosen):
         raise InputError("costs", "none", "give it alone: it stands for no costs at all")
     return Costs(tuple(table for name in chosen for table in _tables(name)))
 
@@ -135,8 +142,12 @@ def _tables(name: object) -> tuple[Table, ...]:
         return shipped_tables()
     if name == "none":
         return ()
+    if isinstance(name, Measurement):
+        return measured_tables(name)
+    if isinstance(name, NcclTests):
+        return (table_of(name),)
     if not isinstance(name, str | os.PathLike) or not os.fspath(name):
-        raise InputError("costs", name, "give a file, a list of files, 'shipped' or 'none'")
+        raise InputError("costs", name, _REMEDY)
     return read_tables(name)
 
 
@@ -165,7 +176,8 @@ def _in_table(table: Table, wanted: Wanted, quantity: Quantity) -> Figure | _Mis
     for text, is_same in _steps(wanted):
         kept = [series for series in rest if is_same(series)]
         if not kept:
-            return level, f"{NOT_MEASURED}: {text} ({table})"
+            looked_at = str(table) if level == 1 else table.of(wanted.target.world_size)
+            return level, f"{NOT_MEASURED}: {text} ({looked_at})"
         level, rest = level + 1, kept
     timed = [series for series in rest if quantity in series.points]
     if not timed:
@@ -215,20 +227,32 @@ def _told(table: Table, series: Series, wanted: Wanted) -> tuple[str, ...]:
 
 
 def _untimed(table: Table, wanted: Wanted, quantity: Quantity, rest: list[Series]) -> str:
+    there = table.of(wanted.target.world_size)
     if all(series.wrong and not series.points for series in rest):
-        return f"{NOT_MEASURED}: results of {wanted.path} are WRONG there, and none is used ({table})"
-    return f"{NOT_MEASURED}: the nearest table has no {_QUANTITY_TEXTS[quantity]} ({table})"
+        return f"{NOT_MEASURED}: results of {wanted.path} are WRONG there, and none is used ({there})"
+    if any(wanted.nbytes in series.wrong for series in rest):
+        return _wrong(there)
+    only = {name for series in rest for name in series.points}
+    if all(series.driver == DRIVER for series in rest):
+        gives = " and ".join(_QUANTITY_TEXTS[name] for name in QUANTITIES if name in only)
+        return f"{NOT_MEASURED}: nccl-tests gives the {gives}, not {_QUANTITY_TEXTS[quantity]} ({there})"
+    return f"{NOT_MEASURED}: the nearest table has no {_QUANTITY_TEXTS[quantity]} ({there})"
+
+
+def _wrong(there: str) -> str:
+    return f"{NOT_MEASURED}: results of this size, or of one beside it, are WRONG there, and none is used ({there})"
 
 
 def _outside(table: Table, wanted: Wanted, quantity: Quantity, timed: list[Series]) -> str:
     covered = any(at_size(series.points[quantity], wanted.nbytes) for series in timed)
+    there = table.of(wanted.target.world_size)
     if covered or any(wanted.nbytes in series.wrong for series in timed):
-        return f"{NOT_MEASURED}: results of this size, or of one beside it, are WRONG there, and none is used ({table})"
+        return _wrong(there)
     sizes = [point.nbytes for series in timed for point in series.points[quantity]]
     span = (
         f"{human_bytes(min(sizes))} to {human_bytes(max(sizes))}" if min(sizes) < max(sizes) else f"{human_bytes(sizes[0])} alone"
     )
-    return f"{NOT_MEASURED}: {human_bytes(wanted.nbytes)} is outside of what was measured, {span} ({table})"
+    return f"{NOT_MEASURED}: {human_bytes(wanted.nbytes)} is outside of what was measured, {span} ({there})"
 
 
 _QUANTITY_TEXTS: Mapping[Quantity, str] = FrozenMap(

@@ -35,10 +35,7 @@ def read_tables(path: str | os.PathLike[str]) -> tuple[Table, ...]:
     name = os.fspath(path)
     data = _bytes(name)
     if data.startswith(MAGIC) or not data or _CHECKSUM in data[:_HEAD]:
-        measurement = _measurement(data, name)
-        notes = (*(["PARTIAL: not all of it is there"] if measurement.partial else []), *measurement.notes)
-        tables = tables_of(name, measurement.provenance, lambda: measurement, notes, plan=measurement.plan)
-        return tuple(table for table in tables if table.series) or tables[:1]
+        return measured_tables(_measurement(data, name))
     if published.MAGIC in data[:_HEAD]:
         return (published.parse(data, name),)
     if b"busbw" in data[:_HEAD]:
@@ -47,6 +44,14 @@ def read_tables(path: str | os.PathLike[str]) -> tuple[Table, ...]:
     raise MeasurementError(
         name, None, "no file of costs: neither a measurement, nor what all_reduce_perf printed, nor published figures"
     )
+
+
+def measured_tables(measurement: Measurement) -> tuple[Table, ...]:
+    """What was measured, as it was read (also rescued) or came from a bench."""
+    name = measurement.path or "a Measurement in memory"
+    notes = (*(["PARTIAL: not all of it is there"] if measurement.partial else []), *measurement.notes)
+    tables = tables_of(name, measurement.provenance, lambda: measurement, notes, plan=measurement.plan)
+    return tuple(table for table in tables if table.series) or tables[:1]
 
 
 @lru_cache(maxsize=1)

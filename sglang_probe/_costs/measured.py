@@ -31,8 +31,7 @@ def tables_of(
     shipped: bool = False,
 ) -> tuple[Table, Table]:
     """The cells of GPUs, and those of CPU ranks. `read` gives the whole file, when it is first asked for."""
-    here = not shipped and provenance is not None and bool(provenance.host) and provenance.host == this_host()
-    origin: Origin = "measured" if here else "shipped"
+    origin: Origin = "shipped" if shipped else "measured" if _is_here(provenance) else "measured elsewhere"
     kept: dict[str, tuple[Series, ...]] = {}
 
     def series(device: str) -> tuple[Series, ...]:
@@ -43,10 +42,28 @@ def tables_of(
 
     stamp, cpu = _stamp(provenance), str(provenance.cpu.get("model", "")) if provenance else ""
     notes = (*notes, *_environment(provenance))
+    env = provenance.env if provenance else None
+    gpus, host = _machine(provenance, plan.get("ordinals")), Machine((), device="host", cpu=cpu)
     return (
-        Table(origin, _machine(provenance, plan.get("ordinals")), name, name, stamp, notes, lambda: series("gpu")),
-        Table(origin, Machine((), device="host", cpu=cpu), name, name, stamp, notes, lambda: series("host")),
+        Table(origin, gpus, name, name, stamp, notes, _lacks(provenance, gpus), env, lambda: series("gpu")),
+        Table(origin, host, name, name, stamp, notes, "", env, lambda: series("host")),
     )
+
+
+def _is_here(provenance: Provenance | None) -> bool:
+    return provenance is not None and bool(provenance.host) and provenance.host == this_host()
+
+
+def _lacks(provenance: Provenance | None, machine: Machine) -> str:
+    """Why nobody can say of which GPUs it is."""
+    if machine.gpus:
+        return ""
+    if provenance is None:
+        return "its header is damaged, which says on what it was measured: measure again"
+    if provenance.gpus:
+        return f"none of its GPUs was visible (CUDA_VISIBLE_DEVICES={provenance.env.get('CUDA_VISIBLE_DEVICES')})"
+    why = provenance.missing.get("gpus", "no reason is told")
+    return f"it does not name its GPUs ({why}): where it has any, install nvidia-ml-py (the extra gpu) and measure again"
 
 
 def _stamp(provenance: Provenance | None) -> str:

@@ -29,8 +29,19 @@ def table_of(tests: NcclTests) -> Table:
     notes = [*tests.notes, *(["its results were not checked (-c 0)"] if tests.wrong is None else [])]
     if machine.link:
         notes.append(f"its output does not say how the GPUs are linked: taken as {machine.gpus[0]} cards usually are")
+    if wrong := sum(any((row.out_of_place_wrong, row.in_place_wrong)) for row in tests.rows):
+        notes.append(f"results of {wrong} of its {len(tests.rows)} sizes are WRONG: those are not used")
     stamp = ", ".join(filter(None, parts))
-    return Table("nccl-tests", machine, tests.path, tests.path, stamp, tuple(notes), lambda: series)
+    return Table("nccl-tests", machine, tests.path, tests.path, stamp, tuple(notes), _lacks(tests), _series=lambda: series)
+
+
+def _lacks(tests: NcclTests) -> str:
+    if tests.gpus:
+        return ""
+    return (
+        "its lines `#  Rank  0 ... device  0 [...] NVIDIA ...`, which say how many ranks and which GPUs, are missing: keep all that "
+        "all_reduce_perf prints (`all_reduce_perf ... > FILE`), from its first line on"
+    )
 
 
 def _machine(tests: NcclTests) -> Machine:
@@ -52,7 +63,7 @@ def _series(tests: NcclTests, path: str, quantity: Quantity) -> Series:
         driver=DRIVER,
         dtype=tests.dtype,
         world_size=tests.ranks,
-        points=FrozenMap({quantity: points}),
+        points=FrozenMap({quantity: points} if points else {}),
         wrong=frozenset(row.nbytes for row in tests.rows if _wrong(row, path)),
     )
 

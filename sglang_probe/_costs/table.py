@@ -6,7 +6,7 @@ Invariant: a figure never travels without its origin word, and a series holds no
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -14,11 +14,12 @@ from .._types import FrozenMap
 from .estimate import Estimate, Point
 from .machine import Machine
 
-Origin = Literal["measured", "shipped", "nccl-tests", "published"]
+Origin = Literal["measured", "measured elsewhere", "shipped", "nccl-tests", "published"]
 ORIGINS: Mapping[str, str] = FrozenMap(
     {
         "measured": "on this machine, by this code",
-        "shipped": "on a named machine, by this code",
+        "measured elsewhere": "by this code, on the machine that is named, which is not this one or cannot be told to be",
+        "shipped": "on a named machine, by this code; it comes with the package",
         "nccl-tests": "printed by all_reduce_perf; its machine is what it says of it",
         "published": "by others, from a cited source",
     }
@@ -70,6 +71,10 @@ class Table:
     stamp: str = ""
     """Release of the code, date, NCCL, environment: what else is to be told beside its figures."""
     notes: tuple[str, ...] = ()
+    lacks: str = ""
+    """What its file does not tell, so that it is of no use, and what to do about that; "" where it tells enough."""
+    env: Mapping[str, str] | None = None
+    """The environment of its ranks; None where it is not told."""
     _series: Callable[[], tuple[Series, ...]] = field(default=tuple, repr=False, compare=False)
 
     @cached_property
@@ -78,6 +83,11 @@ class Table:
 
     def __str__(self) -> str:
         return f"{self.origin}: {self.machine}, {self.name}"
+
+    def of(self, world_size: int) -> str:
+        """The same, of a group's own GPUs."""
+        machine = self.machine if self.machine.device == "host" else self.machine.part(world_size)
+        return str(replace(self, machine=machine))
 
 
 @dataclass(frozen=True)

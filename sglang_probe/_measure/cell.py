@@ -35,7 +35,13 @@ _NAMES = ("path", "release", "dtype")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Cell:
-    """One call, measured in one way by one set of processes."""
+    """One call, measured in one way by one set of processes: what it was, every sample, and whether its result was right.
+
+    The five ``_us`` fields of samples are tuples of ``world_size`` arrays, one a rank in rank order. Each array is float64, of one
+    dimension, read-only, and has that rank's samples in the order in which they were taken, in microseconds a call (a sample is a batch
+    of calls, its time divided by their number). Ranks may have different numbers of samples; an empty array is a rank without any. No
+    sample is NaN.
+    """
 
     path: str
     """A name of `Path`; a plain text, so that a file of a later release, with a new path, can be read."""
@@ -48,14 +54,16 @@ class Cell:
     """Launched by the host each time, or captured into a CUDA graph and replayed."""
     pattern: Pattern
     compute_us: float
-    """Length of the compute kernel between two calls; 0 back to back."""
+    """Length of the compute kernel between two calls, in microseconds; 0 back to back."""
     driver: Driver
     """Our own C, or SGLang's real GroupCoordinator."""
     device: Device
     """CPU ranks are no GPUs: their figures are labelled so for ever."""
     dtype: str
     nbytes: int
+    """Bytes of the tensor on each rank."""
     world_size: int
+    """Ranks of the group."""
     device_us: tuple[Samples, ...]
     """By rank: every sample, in order; microseconds a call on the device's own clock, none of it spent waiting for the host. What the
     compute kernel takes alone is subtracted. Empty where none was taken."""
@@ -64,21 +72,23 @@ class Cell:
     checked: int
     """Results that were compared with the reference, all ranks together."""
     wrong: int
-    """Those of them that were not the sum."""
+    """Those of them that were not the sum. Such a cell has no samples that anything is made of."""
     process: int = 0
-    """Which set of fresh processes: the process, not the sample, is what is replicated."""
+    """Number from 0: which set of fresh processes: the process, not the sample, is what is replicated."""
     elapsed_us: tuple[Samples, ...] = ()
     """By rank: what the calls add, from the first to the end of the last on the host's clock, a call, as a running server has it: host or
     device, whichever is slower, and of eager calls never less than host_us. Empty where none was taken."""
     wait_us: tuple[Samples, ...] = ()
-    """By rank: of each call, how long it waited for the last rank. Empty where calls were not split."""
+    """By rank: of each call, how long it waited for the last rank. Empty where calls were not split. These are single calls, with a
+    synchronising call before each: other ones than those of device_us."""
     transfer_us: tuple[Samples, ...] = ()
     """By rank: of the same calls, the rest: moving the data."""
     before: Mapping[str, Any] = field(default_factory=lambda: FrozenMap({}))
     """`machine_state()` before the batch of cells that this one was measured in."""
     after: Mapping[str, Any] = field(default_factory=lambda: FrozenMap({}))
     split_error_us: float = 0.0
-    """How far off waits may be because the ranks' clocks were compared; 0 where each rank's own clock was enough, or nothing was split."""
+    """How far off waits may be, in microseconds, because the ranks' clocks were compared; 0 where each rank's own clock was enough, or
+    nothing was split."""
     note: str = ""
     """Why samples are missing, or what else must be known with them."""
 
@@ -142,7 +152,13 @@ class Cell:
         beside = f" {self.compute_us:g} us" if self.pattern == "interleaved" else ""
         ranks = f"{self.world_size} {'GPU' if self.device == 'gpu' else 'CPU'} rank{'s' if self.world_size > 1 else ''}"
         count = max((len(samples) for name in SAMPLES for samples in getattr(self, name)), default=0)
-        verdict = "not checked" if not self.checked else f"WRONG: {self.wrong} of {self.checked}" if self.wrong else "correct"
+        verdict = (
+            "not checked in this process set"
+            if not self.checked
+            else f"WRONG: {self.wrong} of {self.checked}"
+            if self.wrong
+            else "correct"
+        )
         return (
             *(f"{self.path}{kernel}", self.phase, f"{self.pattern}{beside}", self.driver, human_bytes(self.nbytes), self.dtype),
             *(ranks, f"{count:,}", _us(self.device_median_us), _us(self.host_median_us), verdict),

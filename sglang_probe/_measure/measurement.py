@@ -1,6 +1,6 @@
 """Provenance (on what something was measured), Measurement (a file: cells and their provenance). Made by provenance.py, reader.py.
 
-Invariant: a Measurement says of itself whether it is all that was measured: `partial`, and `notes` tell why.
+Invariant: a Measurement says of itself whether it is all that was measured: `partial`, and `notes` tell why; also after `write`.
 """
 
 from __future__ import annotations
@@ -8,20 +8,23 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .._show.page import Block, Line, Table, items, to_html, to_text
+from .._show.page import Block, Line, items, to_html, to_text
 from .._types import FrozenMap, InputError
 from .cell import Cell
-from .format import check_mapping, check_text, freeze, members_of, thaw
+from .format import PARTIAL, check_mapping, check_text, freeze, members_of, thaw
+
+if TYPE_CHECKING:
+    from .summary import Summary
 
 __all__ = ["Cell", "Measurement", "Provenance"]
-_ROWS_SHOWN = 60
 
 
 @dataclass(frozen=True, repr=False)
 class Provenance:
-    """What something was measured on, as far as this machine tells; `stamp` of provenance.py makes one."""
+    """What something was measured on, as far as this machine tells; a Measurement has one. Plain frozen data; a text is "" and a mapping
+    empty where something is not known, and `missing` says why. `stamp` of provenance.py makes one."""
 
     version: str
     """sglang_probe's."""
@@ -32,7 +35,8 @@ class Provenance:
     started: str = ""
     """UTC."""
     host: str = ""
-    """A hash of the host's name."""
+    """What tells the machine from others, hashed: of its GPUs' UUIDs ("gpus:..."), else of its machine-id ("machine:..."), else of its name
+    ("name:..."); "" where nothing does."""
     system: Mapping[str, Any] = field(default_factory=lambda: FrozenMap({}))
     cpu: Mapping[str, Any] = field(default_factory=lambda: FrozenMap({}))
     python: str = ""
@@ -81,8 +85,13 @@ class Provenance:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """All that must be the same for one file to be continued: everything but the moment."""
-        return {name: value for name, value in self.to_dict().items() if name not in ("started", "state")}
+        """All that must be the same for one file to be continued: everything but the moment, and a name that a container has anew at
+        each start: what the machine is made of must be the same all the same."""
+        told = {name: value for name, value in self.to_dict().items() if name not in ("started", "state")}
+        if self.host.startswith("name:") or not self.host:
+            told["host"] = ""
+            told["missing"].pop("host", None)
+        return told
 
     def __repr__(self) -> str:
         return f"<Provenance: {self}>"
@@ -111,15 +120,21 @@ class Provenance:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Measurement:
-    """What a measurement file holds. ``Measurement.read(path)``; `format.py` documents the file."""
+    """What a measurement file holds: ``Measurement.read(path)``, or what `bench` gives back. `format.py` documents the file.
+
+    Times are microseconds a call, sizes are bytes. ``cells[i].device_us`` and its like are by rank: a tuple of ``world_size`` float64
+    arrays of samples (see `Cell`). ``summary()`` puts cells of the same call together over process sets (see `Summary`); that is also what
+    ``print`` and a notebook show.
+    """
 
     cells: tuple[Cell, ...]
+    """In the order in which they were measured."""
     provenance: Provenance | None
     """None only where a damaged header was skipped: ``rescue=True``."""
     plan: Mapping[str, Any] = field(default_factory=lambda: FrozenMap({}))
     """What the bench meant to measure, as it calls it."""
     partial: bool = False
-    """Something is missing, or may be: the file is unfinished, or part of it was damaged."""
+    """Something is missing, or may be: the file is unfinished, part of it was damaged, or it was written from such a one."""
     notes: tuple[str, ...] = ()
     """What a reader must know: what was dropped or skipped, line by line."""
     path: str = ""
@@ -129,12 +144,48 @@ class Measurement:
         """A whole file, or a ``.partial`` one at any moment, also while it is being written.
 
         `rescue`: a damaged line is skipped and told in `notes` instead of refused; what is left is what was written, or not there.
+        ``write`` makes a file of it that needs no rescue.
         Raises MeasurementError with the line and the reason: damaged, cut, of a newer version, no measurement file; InputError where
         there is no such file.
         """
         from .reader import read
 
         return read(path, rescue=rescue)
+
+    def write(self, path: str | os.PathLike[str]) -> str:
+        """A finished file of these cells; its name comes back. What was rescued can be used everywhere then, and stays marked.
+
+        Where this is `partial`, the file's plan says so under "rescued", with all notes; who reads it has `partial` and the notes again.
+        Raises InputError where the file or its ``.partial`` exists, where `provenance` is None, or where two cells have the same key;
+        MeasurementError where it cannot be written.
+        """
+        from .writer import Writer
+
+        name = os.fspath(path)
+        if self.provenance is None:
+            remedy = "on what these cells were measured is not known: dataclasses.replace(..., provenance=...) of a file of the same bench"
+            raise InputError("provenance", None, remedy)
+        if len({cell.key for cell in self.cells}) < len(self.cells):
+            raise InputError("cells", f"{len(self.cells)} cells", "two of them are of the same call and process set")
+        if os.path.lexists(name + PARTIAL):
+            raise InputError("path", name, f"there is {name}{PARTIAL}, which is unfinished: give another name, or move it away")
+        plan = thaw(self.plan)
+        if self.partial:
+            old = rescued_texts(self.plan)
+            new = [text for text in self.notes if text not in old] or ([] if old else ["not all of it is there"])
+            source = os.path.basename(self.path) or "a measurement that was never in a file"
+            plan[_RESCUED] = [*old, *(f"rescued from {source}: {text}" for text in new)]
+        with Writer(name, plan=plan, provenance=self.provenance) as writer:
+            for cell in self.cells:
+                writer.append(cell)
+            return writer.finish()
+
+    def summary(self) -> tuple[Summary, ...]:
+        """One for each thing that was measured, over process sets: figures, their range, each rank's. In the order that ``print`` shows."""
+        from .._bench.page import ordered
+        from .summary import summaries
+
+        return tuple(ordered(summaries(self)))
 
     def __str__(self) -> str:
         return to_text(self.page())
@@ -143,21 +194,22 @@ class Measurement:
         return f"<Measurement: {self._answer()}>"
 
     def _answer(self) -> str:
-        wrong = sum(cell.wrong > 0 for cell in self.cells)
-        told = [f"{len(self.cells):,} cell{'s' * (len(self.cells) != 1)}", *(["PARTIAL"] if self.partial else [])]
+        wrong, sets = sum(cell.wrong > 0 for cell in self.cells), len({cell.process for cell in self.cells})
+        told = [f"{len(self.cells):,} cell{'s' * (len(self.cells) != 1)}", f"{sets} process set{'s' * (sets != 1)}"]
+        told += ["PARTIAL"] if self.partial else []
         told += [f"{wrong} with WRONG results"] if wrong else []
         return ", ".join(told) + f"; {self.provenance or 'on what is not known'}"
 
-    def page(self) -> list[Block]:
-        """What people see: how much there is, on what, what is wrong with it, the first cells."""
+    def page(self, verbose: bool = False) -> list[Block]:
+        """What people see: how much there is, on what, what is wrong with it, and the table that a bench ends with.
+
+        ``verbose``: the range of every figure, and each rank's.
+        """
+        from .._bench.page import summary_blocks
+
         blocks: list[Block] = [Line(self._answer(), "answer"), *([Line(self.path, "dim")] if self.path else [])]
         blocks += items("Notes", self.notes, "warn")
-        columns = ("path", "phase", "pattern", "driver", "size", "dtype", "ranks", "samples", "device us", "host us", "result")
-        rows = tuple(cell.row() for cell in self.cells[:_ROWS_SHOWN])
-        if rows:
-            blocks.append(Table("", columns, rows, frozenset({"size", "samples", "device us", "host us"}), "path"))
-        more = len(self.cells) - len(rows)
-        blocks += [Line(f"and {more:,} more; times are the largest over ranks of a rank's median", "dim")] if more else []
+        blocks += summary_blocks(self.summary(), self, verbose)
         missing = self.provenance.missing if self.provenance else {}
         blocks += items("Not known of this machine", (f"{name}: {why}" for name, why in missing.items()), "dim")
         return blocks
@@ -175,3 +227,13 @@ class Measurement:
             "notes": list(self.notes),
             "path": self.path,
         }
+
+
+_RESCUED = "rescued"
+"""Member of a plan: what is missing, of a file that was written from a partial Measurement. No bench has one of this name."""
+
+
+def rescued_texts(plan: Mapping[str, Any]) -> list[str]:
+    """What a plan says of what is missing."""
+    told = plan.get(_RESCUED, ())
+    return [*told] if isinstance(told, tuple) and all(isinstance(text, str) for text in told) else []

@@ -6,6 +6,7 @@ Invariant: what cannot be found is told in `Provenance.missing`, never guessed; 
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import importlib.util
 import os
@@ -58,6 +59,11 @@ _DIGITS = 16
 """Of a SHA-256: enough to tell two apart, short enough to compare by eye."""
 _GIT_SECONDS = 20
 _FOLDER = Path(__file__).resolve().parents[1]
+_GPU_FILES = "/proc/driver/nvidia/gpus/*/information"
+"""What NVIDIA's kernel module tells of each GPU, without a call into the driver."""
+_MACHINE_ID = Path("/etc/machine-id")
+_NO_NAMES = ("", "localhost", "localhost.localdomain")
+"""Names that any container may have."""
 
 
 def stamp(nccl: str | os.PathLike[str] | None = None) -> Provenance:
@@ -71,13 +77,16 @@ def stamp(nccl: str | os.PathLike[str] | None = None) -> Provenance:
     host = socket.gethostname()
     with Monitor() as monitor:
         described, state = monitor.gpus.describe(), monitor.state()
+        identity = host_identity(monitor.gpus)
     missing.update(described.pop("missing"))
+    if not identity:
+        missing["host"] = f"no GPU, no {_MACHINE_ID}, and a name that every container has: it cannot be told from another"
     return Provenance(
         version=__version__,
         revision=_revision(_FOLDER, missing),
         binaries={name: text for name in ("_core", "_gpu") if (text := _binary(name, missing))},
         started=state["at"],
-        host=_hash(f"sglang_probe host {host}".encode()),
+        host=identity,
         system=_system(),
         cpu=_cpu(Path("/proc/cpuinfo"), missing),
         python=f"{platform.python_implementation()} {platform.python_version()}",
@@ -94,6 +103,51 @@ def machine_state() -> dict[str, Any]:
     """The machine now: UTC, load averages, and of each GPU clocks, power, temperature, throttle reasons. For many, keep a `Monitor`."""
     with Monitor() as monitor:
         return monitor.state()
+
+
+def host_identity(gpus: Gpus | None = None) -> str:
+    """What tells this machine from others, hashed: ``gpus:``, ``machine:`` or ``name:`` and 16 digits; "" where nothing does.
+
+    The UUIDs of its GPUs, as the kernel's module lists them, else as the driver does (`gpus`, where it is open already): a container that
+    is given some of them is another machine. Without GPUs /etc/machine-id and the CPU's model (containers of one image may share the
+    first); without that the host's name, which a container changes at each start.
+    """
+    found = _uuids_of_files() or _uuids_of_driver(gpus)
+    if found:
+        return f"gpus:{_hash(' '.join(['sglang_probe gpus', *sorted(found)]).encode())}"
+    try:
+        machine = _MACHINE_ID.read_text(errors="replace").strip()
+    except OSError:
+        machine = ""
+    if machine not in ("", "uninitialized"):
+        model = _cpu(Path("/proc/cpuinfo"), {})["model"]
+        return f"machine:{_hash(f'sglang_probe machine {machine} {model}'.encode())}"
+    name = socket.gethostname()
+    return "" if name.lower() in _NO_NAMES else f"name:{_hash(f'sglang_probe host {name}'.encode())}"
+
+
+def _uuids_of_files() -> set[str]:
+    """All of them or none: a part of them would be another machine."""
+    found = set()
+    for name in glob.glob(_GPU_FILES):
+        try:
+            uuid = re.search(r"^GPU UUID:\s*(GPU-[0-9a-f-]+)\s*$", Path(name).read_text(errors="replace"), re.M)
+        except OSError:
+            return set()
+        if uuid is None:  # of a GPU that was not used yet, question marks
+            return set()
+        found.add(uuid[1])
+    return found
+
+
+def _uuids_of_driver(gpus: Gpus | None) -> set[str]:
+    opened = Gpus() if gpus is None else gpus
+    try:
+        told = [one["uuid"] for one in opened.state()]
+    finally:
+        if gpus is None:
+            opened.close()
+    return set(told) if all(told) else set()
 
 
 class Monitor:

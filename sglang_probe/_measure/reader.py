@@ -13,7 +13,7 @@ from typing import Any
 from .._types import FrozenMap, InputError
 from .cell import Cell
 from .format import FORMAT, KINDS, MAGIC, PARTIAL, VERSION, DamagedLine, MeasurementError, OtherVersion, decode, freeze
-from .measurement import Measurement, Provenance
+from .measurement import Measurement, Provenance, rescued_texts
 
 _RESCUE = "Measurement.read(path, rescue=True) skips what is damaged and reads the rest"
 _MEMBERS = {
@@ -58,6 +58,9 @@ def read(path: str | os.PathLike[str], *, rescue: bool = False) -> Measurement:
     if unfinished and found.ended and not found.skipped:
         found.notes.append("it is finished; only its renaming is missing")
     partial = not found.ended or found.skipped > 0
+    if rescued := rescued_texts(found.plan):
+        found.notes += rescued
+        partial = True
     return Measurement(tuple(found.cells), found.provenance, found.plan, partial, tuple(found.notes), name)
 
 
@@ -66,10 +69,10 @@ def parse(data: bytes, name: str, *, unfinished: bool = False, rescue: bool = Fa
     *lines, rest = data.split(b"\n")
     _recognise(data, lines, name, unfinished, rescue)
     found = Contents(whole_bytes=len(data) - len(rest))
-    start = 0
+    before = hashlib.sha256()
     for number, raw in enumerate(lines, 1):
         try:
-            _take(found, raw, number, data[:start], rescue)
+            _take(found, raw, number, before, rescue)
         except OtherVersion as error:
             raise MeasurementError(name, number, _other_version(int(error.args[0]))) from None
         except DamagedLine as error:
@@ -77,7 +80,8 @@ def parse(data: bytes, name: str, *, unfinished: bool = False, rescue: bool = Fa
                 raise MeasurementError(name, number, f"damaged: {error}; {_RESCUE}") from None
             found.skipped += 1
             found.notes.append(f"line {number} is damaged and was skipped: {error}")
-        start += len(raw) + 1
+        before.update(raw)
+        before.update(b"\n")
     _close(found, rest, len(lines) + 1, name, unfinished, rescue)
     return found
 
@@ -109,7 +113,7 @@ def _other_version(version: int) -> str:
     return f"it is of version {version} of the format, and this sglang_probe reads version {VERSION}: {newer}"
 
 
-def _take(found: Contents, raw: bytes, number: int, before: bytes, rescue: bool) -> None:
+def _take(found: Contents, raw: bytes, number: int, before: Any, rescue: bool) -> None:
     """One line into what was found. Raises DamagedLine."""
     members = decode(raw)
     kind = members.get("kind")
@@ -135,7 +139,7 @@ def _take(found: Contents, raw: bytes, number: int, before: bytes, rescue: bool)
     found.last = line
 
 
-def _fill(found: Contents, kind: str, members: dict[str, Any], before: bytes, rescue: bool) -> None:
+def _fill(found: Contents, kind: str, members: dict[str, Any], before: Any, rescue: bool) -> None:
     if kind == "cell":
         found.cells.append(Cell.from_dict(members["cell"]))
     elif kind == "header":
@@ -147,11 +151,11 @@ def _fill(found: Contents, kind: str, members: dict[str, Any], before: bytes, re
         _check_end(found, members, before)
 
 
-def _check_end(found: Contents, members: dict[str, Any], before: bytes) -> None:
+def _check_end(found: Contents, members: dict[str, Any], before: Any) -> None:
     """What the end line says of all before it."""
     if members["cells"] != len(found.cells):
         raise DamagedLine(f"it ends a file of {members['cells']} cells, and here are {len(found.cells)}")
-    if members["sha256"] != hashlib.sha256(before).hexdigest():
+    if members["sha256"] != before.hexdigest():
         raise DamagedLine("the SHA-256 of all lines before it is another than it says")
     found.ended = True
 

@@ -35,11 +35,8 @@ def ask(report: Report, known: Known) -> str:
             effects += [name for name, value in settings.items() if _tell(report, name, value, f"{path}: ")]
     if not kept and not effects:
         return "nothing is set"
-    return (
-        f"{len(kept)} variables are set, {len(effects)} of them known to change an all-reduce"
-        if effects
-        else f"{len(kept)} are set"
-    )
+    are = f"{len(kept)} variable{'s are' if len(kept) != 1 else ' is'} set"
+    return f"{are}, {len(effects)} of them known to change an all-reduce" if effects else are
 
 
 def _tell(report: Report, name: str, value: str, where: str) -> bool:

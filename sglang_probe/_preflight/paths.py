@@ -33,13 +33,16 @@ def ask(report: Report, known: Known) -> str:
     report.doing(f"starting {size} ranks")
     group = _start(size)
     gpus = group.device == "gpu"
-    where = f"{size} x {names[0]}" if gpus else f"{size} CPU ranks"
+    where = f"{size} x {names[0]}" if gpus else f"{size} CPU ranks standing in"
     for name, value in (("device", group.device), ("where", where), ("why", group.why)):
         report.fact(name, value)
     if not gpus and len(names) > 1:
         report.finding(f"{len(names)} GPUs are here, and yet all-reduces run on CPU ranks: {group.why}")
     elif not gpus:
-        report.note(f"all-reduces ran on CPU ranks, not on GPUs: {why}")
+        report.note(
+            "all-reduces ran on CPU ranks, which stand in for GPUs: no NCCL and no kernel of a GPU ran, so a path that is correct here "
+            f"tells of the dispatch and of our own code, not of this machine's GPUs. Why no GPUs: {why}"
+        )
     runs = {str(path): text for path, text in group.paths().items()}
     report.fact("runs", runs)
     correct = _targets(report, group, size)
@@ -48,7 +51,7 @@ def ask(report: Report, known: Known) -> str:
         report.item("all_reduces", {"target": path, "path": path, "kernel": "", "result": result})
     if not correct:
         report.finding(f"no path gave a correct all-reduce on {where}")
-    return f"{correct} paths correct on {where}{'' if gpus else '; no GPU was used'}"
+    return f"{correct} paths correct on {where}{'' if gpus else '; no GPU was used, no NCCL ran'}"
 
 
 def _gpus() -> tuple[list[str], str]:

@@ -61,11 +61,19 @@ PHASES: tuple[Phase, ...] = (
 
 
 def chosen(phases: Iterable[Phase], only: Iterable[str] | None) -> tuple[Phase, ...]:
-    """The phases of these names, in the table's order, with the one that counts GPUs where they need it. Raises InputError."""
+    """The phases of these names (one text may hold several, between commas), in the table's order, with the one that counts GPUs where
+    they need it. Raises InputError.
+    """
     table = {phase.name: phase for phase in phases}
     if only is None:
         return tuple(table.values())
-    names = [only] if isinstance(only, str) else list(only)
+    if not isinstance(only, Iterable):
+        raise InputError("only", only, f"give names of {', '.join(table)}")
+    given = [only] if isinstance(only, str) else list(only)
+    for name in given:
+        if not isinstance(name, str):
+            raise InputError("only", name, f"give names of {', '.join(table)}")
+    names = [part.strip() for text in given for part in text.split(",")]
     for name in names:
         if name not in table:
             raise InputError("only", name, f"give names of {', '.join(table)}")

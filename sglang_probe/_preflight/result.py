@@ -50,8 +50,10 @@ class PhaseResult:
 
     @property
     def row(self) -> tuple[str, str, str, str]:
-        """(state, phase, time, answer)"""
-        return _LOUD[self.state], self.name, f"{self.seconds:.1f} s", self.text
+        """(state, phase, time, answer); what is wrong comes before what was found."""
+        more = f" (and {len(self.findings) - 1} more)" if len(self.findings) > 1 else ""
+        told = [f"{self.findings[0]}{more}"] if self.state == "finding" and self.findings else []
+        return _LOUD[self.state], self.name, f"{self.seconds:.1f} s", "; ".join(filter(None, [*told, self.text]))
 
     def __str__(self) -> str:
         """One line, whose columns are those of the other phases' lines."""
@@ -88,9 +90,10 @@ class Preflight:
         raise KeyError(f"{name}: not a phase of this preflight; it has {', '.join(phase.name for phase in self.phases)}")
 
     @property
-    def healthy(self) -> bool:
-        """Every phase that was asked answered (or had nothing to ask about), and nothing is wrong."""
-        return not self.problems and not self.interrupted
+    def healthy(self) -> bool | None:
+        """Every phase that was asked answered (or had nothing to ask about), and nothing is wrong. None: nothing is known to be wrong, and
+        it was interrupted before all had answered."""
+        return False if self.problems else None if self.interrupted else True
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -158,7 +161,8 @@ class Preflight:
         columns = ("target", "path", "kernel", "result")
         rows: Sequence[Mapping[str, Any]] = self._facts("paths").get("all_reduces", ())
         found = tuple(tuple(str(row.get(column, "")) for column in columns) for row in rows)
-        return [Table("All-reduces", columns, found, strong="result")] if found else []
+        title = "All-reduces" + (" (CPU ranks standing in; no NCCL ran)" if self._facts("paths").get("device") == "host" else "")
+        return [Table(title, columns, found, strong="result")] if found else []
 
     def _nccl(self) -> list[Block]:
         facts, blocks = self._facts("nccl"), []

@@ -42,9 +42,10 @@ def preflight(*, only: str | Iterable[str] | None = None, show: bool | None = No
     """Does this machine reduce rightly, and what is it? One checked all-reduce by each path, then its devices, links and libraries.
 
     Every phase runs in a process of its own that is killed at its limit; a driver that is stuck is named, and what was known is kept.
-    ``only``: names of phases. ``show``: each answer as it is known; by default on a terminal (stderr) and in a notebook. A healthy machine
-    takes under 30 s, a sick one at most the sum of the limits (``.limit_s``). Ctrl-C ends it early: ``.interrupted`` says so, and what was
-    known by then is there. Raises InputError for a name that is no phase.
+    ``only``: names of phases, a list or with commas. ``show``: each answer as it is known; by default on a terminal (stderr) and in a
+    notebook. A healthy machine takes under 30 s, a sick one at most the sum of the limits (``.limit_s``). Ctrl-C ends it early:
+    ``.interrupted`` says so, ``.healthy`` is None unless something was wrong already, and what was known by then is there. Raises
+    InputError for a name that is no phase.
     """
     phases = chosen(PHASES, only)
     if show is not None and not isinstance(show, bool):

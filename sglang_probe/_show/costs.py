@@ -58,7 +58,13 @@ def cost_line(step: Step) -> list[Block]:
         told.append(f"from the first call to the end {total_text(costs.elapsed)}")
     if step.not_modelled:
         told.append(f"about {step.not_modelled} calls that are not modelled are in none of these")
-    return [Line(f"cost of these {costs.device.of} calls: {'; '.join(told)}", "answer")]
+    return [Line(f"cost of these {costs.device.of} calls: {'; '.join(told)}", "answer"), *_warnings([step])]
+
+
+def _warnings(steps: Sequence[Step]) -> list[Block]:
+    """Right below the numbers that they are about."""
+    texts = _unique(text for step in steps if step.costs for text in step.costs.warnings)
+    return [Line(f"OTHER ENVIRONMENT: {text}", "warn") for text in texts]
 
 
 def _is_captured(step: Step) -> bool:
@@ -69,11 +75,14 @@ def compared_costs(steps: Sequence[Step]) -> list[Block]:
     """The sums of several steps; those that are the same in one context are one row."""
     costed = [step for step in steps if step.costs is not None and step.costs.device.of]
     rows: dict[tuple[str, ...], list[Step]] = {}
-    for step in costed:
-        costs = step.costs or StepCosts()
-        rows.setdefault((step.context, ", ".join(step.paths), total_text(costs.device), total_text(costs.host)), []).append(step)
+    all_costs = [step.costs or StepCosts() for step in costed]
+    alone = any(costs.elapsed.calls and not (costs.device.calls and costs.host.calls) for costs in all_costs)
+    for step, costs in zip(costed, all_costs, strict=True):
+        totals = (costs.device, costs.host, *((costs.elapsed,) * alone))
+        rows.setdefault((step.context, ", ".join(step.paths), *map(total_text, totals)), []).append(step)
     told = tuple((_where(context, held, costed), *rest) for (context, *rest), held in rows.items())
-    return [Table("Cost of these calls", ("where", "path", "device", "host"), told)] if told else []
+    columns = ("where", "path", "device", "host", *(("first call to end",) * alone))
+    return [Table("Cost of these calls", columns, told), *_warnings(costed)] if told else []
 
 
 def _where(context: str, held: Sequence[Step], steps: Sequence[Step]) -> str:

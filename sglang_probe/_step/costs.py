@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from .._costs.costs import CallCost, Costs, Wanted, phase_of, wanted_of
+from .._costs.environment import differences
 from .._costs.machine import target_of
 from .._costs.table import QUANTITIES, Figure, Quantity
 from .._show.sizes import human_bytes
@@ -70,6 +71,8 @@ class StepCosts:
     sources: tuple[str, ...] = ()
     """The tables that the figures are from, each with its origin word."""
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """Why figures are not this server's: NCCL's variables were others where they were taken."""
 
     @property
     def device(self) -> Total:
@@ -91,6 +94,7 @@ class StepCosts:
             "not_measured": list(self.not_measured),
             "sources": list(self.sources),
             "notes": list(self.notes),
+            "warnings": list(self.warnings),
         }
 
 
@@ -108,9 +112,15 @@ class _Priced:
 
 
 def cost_calls(
-    calls: Sequence[StepCall], groups: Mapping[str, Group], context_of: Callable[[Call], str], costs: Costs
+    calls: Sequence[StepCall],
+    groups: Mapping[str, Group],
+    context_of: Callable[[Call], str],
+    costs: Costs,
+    env: Mapping[str, str] | None = None,
 ) -> tuple[tuple[StepCall, ...], StepCosts]:
-    """The calls of a step, each with its cost, and their sums. ``context_of`` says in which context a call is made."""
+    """The calls of a step, each with its cost, and their sums. ``context_of`` says in which context a call is made, ``env`` the server's
+    environment as far as it is told; None where nobody asks what differs in it.
+    """
     priced: list[StepCall] = []
     made: list[_Priced] = []
     price = lru_cache(maxsize=None)(costs.call)  # many calls, few different ones
@@ -120,10 +130,12 @@ def cost_calls(
         cost = CallCost() if wanted is None else price(wanted)
         made += [] if wanted is None else [_Priced(call.count, wanted, cost)]
         priced.append(replace(item, cost=cost))
-    return tuple(priced), _sums_of(made, calls, price)
+    return tuple(priced), _sums_of(made, calls, price, env)
 
 
-def _sums_of(made: Sequence[_Priced], calls: Sequence[StepCall], price: Callable[[Wanted], CallCost]) -> StepCosts:
+def _sums_of(
+    made: Sequence[_Priced], calls: Sequence[StepCall], price: Callable[[Wanted], CallCost], env: Mapping[str, str] | None
+) -> StepCosts:
     instead = _instead(made, price)
     own = [figure for one in made for figure in one.cost.figures.values()]
     others = [figure for priced in instead.values() for one in priced for figure in one.cost.figures.values()]
@@ -135,6 +147,7 @@ def _sums_of(made: Sequence[_Priced], calls: Sequence[StepCall], price: Callable
         not_measured=_unique(one.cost.missing[name] for one in made for name in _SHOWN if name in one.cost.missing),
         sources=_unique(_source(figure) for figure in (*own, *others)),
         notes=_unique((*notes, *(_basis(figure) for figure in own), *(note for figure in own for note in figure.notes))),
+        warnings=() if env is None else _unique(text for figure in (*own, *others) for text in differences(figure, env)),
     )
 
 
@@ -171,7 +184,7 @@ def _total(made: Sequence[_Priced], name: Quantity) -> Total:
 
 
 def _source(figure: Figure) -> str:
-    """``shipped: 2x NVIDIA H200 over NVLink, FILE (2026-12-01, NCCL 2.28.9)``."""
+    """``measured elsewhere: 2x NVIDIA H200 over NVLink, FILE (2026-12-01, NCCL 2.28.9)``."""
     stamp = f" ({figure.table.stamp})" if figure.table.stamp else ""
     return f"{figure.origin}: {figure.machine}, {figure.table.source}{stamp}"
 

@@ -246,7 +246,7 @@ def _step(
     router = StepRouter(server.groups, release, how.name, replayed=how.replayed, multimodal=is_multimodal(model))
     lost = tuple(call for call in parted.left if call.group not in router.groups)
     calls = tuple(StepCall(call, router(call)) for call in parted.left if call not in lost)
-    priced, sums = (calls, None) if costs is None else cost_calls(calls, router.groups, router.context_of, costs)
+    priced, sums = (calls, None) if costs is None else cost_calls(calls, router.groups, router.context_of, costs, server.env)
     cycle = plan_cycle(model, server, how.batch, width, version, context=how.draft)
     draft = StepRouter(server.groups, release, how.draft)
     notes = (*how.notes, *router.notes, *untagged, *_own_notes(server, width, release, version))
