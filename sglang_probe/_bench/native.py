@@ -79,9 +79,7 @@ class Prepared:
         """A single call is all_reduce's own, whose result is there to be checked; several are enqueue's."""
         result = self.tensor
         with self._c.graph_capture():
-            if self.path.startswith(
-                "pynccl"
-            ):  # as a server warms up: what NCCL connects at a first call, it would connect in a capture
+            if self.path.startswith(("pynccl", "torch_distributed")):  # as a server warms up: NCCL may connect at a first call
                 self.enqueue(1, 0.0)
             with self._c.graph() as graph:
                 if calls == 1:

@@ -165,6 +165,8 @@ def _recorded(
     if captured:
         with c.graph_capture(), c.graph() as graph:
             body(most)
+        graph.replay()  # its first launch loads it, which could wait for a held stream
+        c.wait(stream_of(c))
 
     def run(count: int) -> NDArray[np.uint64]:
         stream = stream_of(c)

@@ -116,7 +116,8 @@ def _ours(loaded: bool) -> User:
             found = json.loads(done.stdout)
         except (subprocess.TimeoutExpired, ValueError) as error:
             found = {"why": f"asking for it failed: {error}"}
-    return User(name, str(found.get("path", "")), str(found.get("version", "")), str(found.get("why", "")))
+    path = str(found.get("path", ""))  # as the loader found it, which may go by way of ".."
+    return User(name, os.path.realpath(path) if path else "", str(found.get("version", "")), str(found.get("why", "")))
 
 
 def _pynccl(torch: Any, why: str) -> User:

@@ -253,7 +253,20 @@ def test_bench_of_ranks_that_meet_over_nccl_measures_what_runs_there(tmp_path: P
 
 def test_a_rank_that_dies_in_a_bench_over_nccl_ends_it_and_keeps_what_was_measured(tmp_path: Path) -> None:
     port = str(free_port())
-    command = [*BENCH[:-6], "--targets", "pynccl_in_place", "--drivers", "native", "--timeout", "5", "--out", "far.jsonl"]
+    # enough for several batches, so that some are in the file while others run
+    command = [
+        *BENCH[:5],
+        "--sizes",
+        "1K:64M:2",
+        "--targets",
+        "pynccl_in_place",
+        "--drivers",
+        "native",
+        "--timeout",
+        "5",
+        "--out",
+        "far.jsonl",
+    ]
     partial = tmp_path / "far.jsonl.partial"
     with launches.Launch(command, [variables(rank, True, port=port) for rank in range(2)], tmp_path) as ranks:
         launches.until(lambda: partial.exists() and partial.read_bytes().count(b"\n") > 3, "nothing is measured")

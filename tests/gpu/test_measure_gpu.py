@@ -22,7 +22,7 @@ from gpu import ranks  # noqa: E402 # imports torch
 from gpu.test_many_gpu import KIB, MIB, Many, run_child  # noqa: E402
 from run_fixtures import Groups, group_of, ranks_max  # noqa: E402 # pytest.importorskip comes first
 
-from sglang_probe import Coordinator, LocalGroup, _core  # noqa: E402
+from sglang_probe import Coordinator, LocalGroup, ProbeError, _core  # noqa: E402
 
 KERNELS = {name: i for i, (name, _, _) in enumerate(_core.KERNELS) if name}
 BF16 = [name for name, _ in _core.DTYPES].index("bf16")
@@ -87,7 +87,7 @@ def held(c: Coordinator, calls: int) -> dict[str, Any]:
     second = ""
     try:
         c.hold(stream())
-    except ValueError as error:
+    except ProbeError as error:
         second = str(error)
     release_together(c)
     after = c.stamps(1, calls).astype(np.int64)
@@ -395,10 +395,12 @@ def planted(c: Coordinator, name: str, nbytes: int, delay_us: float, calls: int)
 def test_a_planted_delay_is_the_other_ranks_wait_and_no_part_of_moving_data(name: str, nbytes: int, group_of: Groups) -> None:
     moving = []
     for delay_us in DELAYS_US:
-        early, late = (np.array(rows) / 1000 for rows in group_of(2).run(planted, name, nbytes, delay_us, 40, timeout_s=RUN_S))
-        waits, moves = early[:, 1] - early[:, 0], early[:, 2] - early[:, 1]
+        early, late = (np.array(rows, np.int64) for rows in group_of(2).run(planted, name, nbytes, delay_us, 40, timeout_s=RUN_S))
+        waits, moves = (
+            np.diff(early, axis=1).T / 1000
+        )  # of whole nanoseconds: as a float, the clock has steps of a quarter microsecond
         error = float(np.median(np.abs(waits - delay_us)))
-        late_wait = float(np.median(late[:, 1] - late[:, 0]))
+        late_wait = float(np.median(late[:, 1] - late[:, 0])) / 1000
         moving.append(float(np.median(moves)))
         print(
             f"{name}, {nbytes} bytes: planted {delay_us:g} us, waited {np.median(waits):.2f} us (median error {error:.2f}), the late "
