@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 Variables = Callable[[int, int, str], dict[str, str]]
 LIMIT_S = 120
@@ -145,6 +146,13 @@ def launch(
 ) -> Launch:
     """``size`` ranks, or those of ``ranks`` alone, with one launcher's variables."""
     return Launch(command, [LAUNCHERS[of](rank, size, job) for rank in ranks or range(size)], cwd)
+
+
+def run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """One command to its end, as no launcher's child."""
+    return subprocess.run(
+        command, env=bare_environment(), capture_output=True, text=True, check=False, timeout=LIMIT_S, cwd=folder
+    )
 
 
 def until(condition: Callable[[], object], what: str) -> None:

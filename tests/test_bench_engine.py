@@ -18,6 +18,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from run_engine import refused
 
 from sglang_probe import Group, LocalGroup, ProbeUnavailable
 from sglang_probe._bench import engine, engine_state, engine_watch
@@ -147,15 +148,6 @@ def test_v2_is_built_by_the_switch_that_the_facts_say() -> None:
 def ranks() -> Iterator[LocalGroup]:
     with LocalGroup(2, device="host") as group:
         yield group
-
-
-def refused(c: Any, wanted: Wanted) -> str:
-    """Why a rank does not prepare it; "" where it does."""
-    try:
-        engine.prepare(c, wanted)
-    except ProbeUnavailable as error:
-        return str(error)
-    return ""
 
 
 def test_ranks_tell_one_another_any_text_whatever_route_is_set(ranks: LocalGroup) -> None:

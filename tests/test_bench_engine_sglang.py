@@ -20,8 +20,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from run_engine import refused
 
-from sglang_probe import Group, LocalGroup, ProbeUnavailable
+from sglang_probe import Group, LocalGroup
 from sglang_probe._bench import engine, engine_state, engine_watch
 from sglang_probe._bench.bench import run_bench
 from sglang_probe._bench.driver import Wanted
@@ -74,15 +75,6 @@ def real(request: pytest.FixtureRequest) -> Iterator[str]:
 def group(real: str) -> Iterator[LocalGroup]:
     with LocalGroup(2, device="host", timeout_s=120.0) as made:
         yield made
-
-
-def refused(c: Any, wanted: Wanted) -> str:
-    """Why a rank does not prepare it; "" where it does."""
-    try:
-        engine.prepare(c, wanted)
-    except ProbeUnavailable as error:
-        return str(error)
-    return ""
 
 
 def one_call(c: Any, wanted: Wanted) -> dict[str, Any]:

@@ -345,15 +345,7 @@ def test_a_script_joins_and_sums_under_the_real_launcher(name: str, script: str,
     command, why_not = launches.real(name, 2, [script])
     if why_not:
         pytest.skip(why_not)
-    done = subprocess.run(
-        command,
-        env=launches.bare_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=launches.LIMIT_S,
-        cwd=tmp_path,
-    )
+    done = launches.run(command, tmp_path)
     rows: list[Any] = sorted(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
     assert rows == [[rank, 2, "custom", 3.0, 3.0] for rank in range(2)], done
     assert done.returncode == 0

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,15 +43,7 @@ def by_itself(tmp_path_factory: pytest.TempPathFactory) -> set[Identity]:
     """What the small bench measures without a launcher."""
     folder = tmp_path_factory.mktemp("by_itself")
     command = [sys.executable, *SMALL, "--world-size", "2", "--out", "out.jsonl"]
-    done = subprocess.run(
-        command,
-        env=launches.bare_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=launches.LIMIT_S,
-        cwd=folder,
-    )
+    done = launches.run(command, folder)
     assert done.returncode == 0, done
     found = keys(folder / "out.jsonl")
     check_whole(folder / "out.jsonl", found)
@@ -79,15 +70,7 @@ def test_bench_under_the_real_launcher_gives_the_table_that_it_gives_by_itself(
     command, why_not = launches.real(name, 2, [*SMALL, "--out", "out.jsonl"])
     if why_not:
         pytest.skip(why_not)
-    done = subprocess.run(
-        command,
-        env=launches.bare_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=launches.LIMIT_S,
-        cwd=tmp_path,
-    )
+    done = launches.run(command, tmp_path)
     assert done.returncode == 0, done
     check_whole(tmp_path / "out.jsonl", by_itself)
 

@@ -15,10 +15,12 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 from .._facts import DTYPE_BYTES
+from .._measure.cell import Driver
 from .._measure.format import PARTIAL
 from .._measure.measurement import Measurement, Provenance
 from .._measure.provenance import Monitor, stamp
 from .._measure.writer import Writer
+from .._run.machine import Device
 from .._run.toggles import seconds
 from .._types import FrozenMap, InputError, ProbeUnavailable
 from . import options
@@ -330,7 +332,7 @@ def _plan(ranks: Provider, clean: dict[str, Any]) -> Plan:
     )
 
 
-def _drivers(wanted: tuple[str, ...] | None, device: str) -> dict[str, str]:
+def _drivers(wanted: tuple[Driver, ...] | None, device: Device) -> dict[Driver, str]:
     """Each driver with the release that it runs. By default those that are here; SGLang's own on GPUs alone."""
     if wanted is not None:
         try:
@@ -338,7 +340,7 @@ def _drivers(wanted: tuple[str, ...] | None, device: str) -> dict[str, str]:
         except ProbeUnavailable as error:
             why = "install sglang, or leave it out" if find_spec("sglang") is None else f"{error}: change that, or leave it out"
             raise InputError("drivers", "engine", why) from None
-    found = {"native": driver_of("native").release()}
+    found: dict[Driver, str] = {"native": driver_of("native").release()}
     if device == "gpu":
         try:
             found["engine"] = driver_of("engine").release()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .._run.switches import Settings
-from .._types import FrozenMap, InputError
+from .._types import InputError
 
 if TYPE_CHECKING:
     from .._run.coordinator import Coordinator
@@ -92,13 +92,13 @@ class Driver(Protocol):
         """
 
 
-MODULES = FrozenMap({"native": "native", "engine": "engine"})
-"""By the name that Cell.driver has."""
+MODULES = ("native", "engine")
+"""Each is a module here, and a name that Cell.driver has."""
 
 
 def driver_of(name: str) -> Driver:
     if name not in MODULES:
         raise InputError("driver", name, f"give one of {', '.join(MODULES)}")
-    module: Any = importlib.import_module(f".{MODULES[name]}", __package__)
+    module: Any = importlib.import_module(f".{name}", __package__)
     driver: Driver = module
     return driver

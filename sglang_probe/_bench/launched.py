@@ -20,6 +20,7 @@ from .._run.failures import closed_text
 from .._run.far import FarRanks, serve
 from .._run.joining import Together, together
 from .._run.launchers import Launched, find
+from .._run.machine import Device
 from .._run.messages import dump, load
 from .._run.toggles import seconds
 from .._types import InputError, ProbeError
@@ -80,7 +81,7 @@ class Launch:
         self._at, self._timeout_s, self._nccl = at, timeout_s, nccl
         self._member = Member(at)
         self._ranks: LaunchedRanks | FarRanks | None = None
-        self.device: str = at.device
+        self.device: Device = at.device
         self.why, self.world_size = at.why, at.launched.world_size
         self.group = at.group().with_facts("given", "", **facts)
         self.how = at.launched.launcher + (f" on {at.machines} machines" if at.machines > 1 else "")

@@ -15,16 +15,18 @@ from itertools import product
 from typing import Any
 
 from .._facts import DTYPE_BYTES
-from .._measure.cell import Cell
+from .._measure.cell import Cell, Driver, Pattern, Phase
 from .._releases import resolve
 from .._run.inputs import ELEMENTS
+from .._run.machine import Device
 from .._show.sizes import human_bytes
 from .._types import Group, InputError
 from .driver import Wanted
 from .targets import TARGETS, Target, routed, why_not
 
 VERSION = 1
-PHASES, PATTERNS = ("eager", "captured"), ("back_to_back", "interleaved")
+PHASES: tuple[Phase, ...] = ("eager", "captured")
+PATTERNS: tuple[Pattern, ...] = ("back_to_back", "interleaved")
 _EAGER_GPU = ((1 << 20, 20), (16 << 20, 10), (0, 4))
 _HOST = ((64 << 10, 20), (4 << 20, 5), (0, 1))
 # Calls in one sample by size up to which it holds: enough that one wait at the end is nothing, few enough that a sample ends. One launch of
@@ -44,10 +46,10 @@ class Task:
     """One cell in one process set."""
 
     wanted: Wanted
-    phase: str
-    pattern: str
+    phase: Phase
+    pattern: Pattern
     compute_us: float
-    driver: str
+    driver: Driver
     calls: int
     """In one sample."""
     process: int
@@ -104,17 +106,17 @@ class LeftOut:
 class Plan:
     """What to measure. ``to_dict()`` is what a file keeps."""
 
-    device: str
+    device: Device
     world_size: int
     group: Group
     targets: tuple[str, ...]
     shapes: tuple[tuple[int, int], ...]
     """(rows, columns) of each tensor, smallest first."""
     dtype: str
-    phases: tuple[str, ...]
-    patterns: tuple[str, ...]
+    phases: tuple[Phase, ...]
+    patterns: tuple[Pattern, ...]
     compute_us: float
-    drivers: Mapping[str, str]
+    drivers: Mapping[Driver, str]
     """Each with the one release that it runs, "" for any."""
     processes: int
     seed: int
@@ -190,7 +192,7 @@ def make_plan(plan: Plan) -> Plan:
     return whole
 
 
-def _wanted(plan: Plan, driver: str, target: Target, shape: tuple[int, int], captured: bool) -> tuple[Wanted, str]:
+def _wanted(plan: Plan, driver: Driver, target: Target, shape: tuple[int, int], captured: bool) -> tuple[Wanted, str]:
     """The call, and why it is not to be had."""
     own = plan.drivers[driver]
     settings = target.settings(plan.group, resolve(own) if own else None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from .._run.machine import Device
 from .._types import Group
 
 
@@ -33,7 +34,7 @@ class Provider(Protocol):
     """What a bench runs on. All but `why` goes into the plan, and is the same whenever a file is to be continued."""
 
     @property
-    def device(self) -> str:
+    def device(self) -> Device:
         """``gpu`` or ``host``."""
 
     @property

@@ -278,19 +278,18 @@ class Runner:
         self._us.pop(task.identity, None)
         self.report.refused.append((task, why))
 
-    def _cell(self, task: Task, by_rank: Sequence[Taken], checked: int, wrong: int, **more: object) -> Cell:
+    def _cell(self, task: Task, by_rank: Sequence[Taken], checked: int, wrong: int, **more: Any) -> Cell:
         w = task.wanted
-        values = dict(more)
         return Cell(
             path=w.path,
             kernel=w.kernel,
             backend=by_rank[0].backend,
             release=w.settings.release.name,
-            phase=task.phase,  # type: ignore[arg-type] # Cell checks it
-            pattern=task.pattern,  # type: ignore[arg-type]
+            phase=task.phase,
+            pattern=task.pattern,
             compute_us=task.compute_us,
-            driver=task.driver,  # type: ignore[arg-type]
-            device=self._plan.device,  # type: ignore[arg-type]
+            driver=task.driver,
+            device=self._plan.device,
             dtype=w.dtype,
             nbytes=w.nbytes,
             world_size=self._plan.world_size,
@@ -300,7 +299,7 @@ class Runner:
             checked=checked,
             wrong=wrong,
             process=task.process,
-            **values,  # type: ignore[arg-type]
+            **more,
         )
 
 

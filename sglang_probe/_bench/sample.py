@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,13 +74,13 @@ class Taken:
 def look(coordinator: Coordinator, tasks: Sequence[Task]) -> list[Look]:
     """Every task checked on this rank, in order."""
     with _quiet(coordinator):
-        return [_told(Look, lambda task=task: _look(coordinator, task)) for task in tasks]  # type: ignore[misc] # bound at once
+        return [_told(Look, partial(_look, coordinator, task)) for task in tasks]
 
 
 def measure(coordinator: Coordinator, tasks: Sequence[tuple[Task, int]]) -> list[Taken]:
     """(task, how many samples) for each; in order."""
     with _quiet(coordinator):
-        return [_told(Taken, lambda one=one: _measure(coordinator, *one)) for one in tasks]  # type: ignore[misc]
+        return [_told(Taken, partial(_measure, coordinator, *one)) for one in tasks]
 
 
 def _told(kind: Any, do: Callable[[], Any]) -> Any:

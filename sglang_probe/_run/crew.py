@@ -11,6 +11,7 @@ import os
 import select
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
@@ -214,7 +215,7 @@ class _Watcher:
         return self._answers
 
 
-class Driven:
+class Driven(ABC):
     """What both kinds of crews can do; a RankSet."""
 
     closed: str
@@ -223,8 +224,9 @@ class Driven:
     limit_s = 30.0
     """Of a call that has no limit of its own."""
 
+    @abstractmethod
     def order(self, kind: Literal["join", "call", "leave"], what: str, payload: bytes, timeout_s: float) -> list[Any]:
-        raise NotImplementedError
+        """What every rank answers, by rank."""
 
     def join(self, arguments: Mapping[str, Any], join_s: float, timeout_s: float) -> None:
         """A Coordinator on every rank."""

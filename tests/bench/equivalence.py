@@ -27,7 +27,7 @@ def interval(values: list[float], level: float = 0.95) -> tuple[float, float, fl
     if np.ptp(logs) == 0:
         return values[0], values[0], values[0]
     low, high = stats.ttest_1samp(logs, 0.0).confidence_interval(level)
-    return tuple(float(np.exp(one)) for one in (logs.mean(), low, high))  # type: ignore[return-value]
+    return math.exp(logs.mean()), math.exp(low), math.exp(high)
 
 
 def orders(units: list[str], blocks: int, seed: int) -> list[list[str]]:

@@ -3,6 +3,7 @@
 Invariant: no time is asserted but that it was taken.
 """
 
+# ruff: noqa: E402 -- what imports torch comes after pytest.importorskip
 from __future__ import annotations
 
 from pathlib import Path
@@ -13,12 +14,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="GPU ranks hold torch's tensors")
 
-from sglang_probe import gpu  # noqa: E402 # pytest.importorskip comes first
-from sglang_probe._bench.bench import Done, run_bench  # noqa: E402
-from sglang_probe._bench.checking import Reference  # noqa: E402
-from sglang_probe._bench.targets import TARGETS  # noqa: E402
-from sglang_probe._run.arrays import TorchArrays  # noqa: E402
-from sglang_probe._run.inputs import PERIOD  # noqa: E402
+from sglang_probe import gpu
+from sglang_probe._bench.bench import Done, run_bench
+from sglang_probe._bench.checking import Reference
+from sglang_probe._bench.targets import TARGETS
+from sglang_probe._run.arrays import TorchArrays
+from sglang_probe._run.inputs import PERIOD
 
 ASKED: dict[str, Any] = {
     "device": "gpu",

@@ -5,6 +5,7 @@ communicator that sglang cannot build here (custom v1 needs sgl_kernel) is refus
 but that it was taken.
 """
 
+# ruff: noqa: E402 -- what imports torch comes after pytest.importorskip
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -16,13 +17,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="GPU ranks hold torch's tensors")
 
-from sglang_probe import LocalGroup, ProbeUnavailable, gpu  # noqa: E402 # pytest.importorskip comes first
-from sglang_probe._bench import engine  # noqa: E402
-from sglang_probe._bench.bench import Done, run_bench  # noqa: E402
-from sglang_probe._bench.driver import Wanted  # noqa: E402
-from sglang_probe._bench.targets import TARGETS, routed, why_not  # noqa: E402
-from sglang_probe._releases import resolve  # noqa: E402
-from sglang_probe._run import machine  # noqa: E402
+from sglang_probe import LocalGroup, ProbeUnavailable, gpu
+from sglang_probe._bench import engine
+from sglang_probe._bench.bench import Done, run_bench
+from sglang_probe._bench.driver import Wanted
+from sglang_probe._bench.targets import TARGETS, routed, why_not
+from sglang_probe._releases import resolve
+from sglang_probe._run import machine
 
 ALWAYS = ("torch_distributed", "pynccl_in_place", "pynccl_out_of_place")
 """What every sglang that imports at all builds on a GPU."""

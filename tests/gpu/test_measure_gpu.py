@@ -5,6 +5,7 @@ Stamps are read beside what they must agree with: CUDA's events, other ranks' st
 follows from what was planted (a bound), or is a ratio in one run; every figure that depends on the machine is printed.
 """
 
+# ruff: noqa: E402 -- what imports torch comes after pytest.importorskip
 # ruff: noqa: F401, F811 -- fixtures are imported, and then asked for by name
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="GPU ranks hold torch's tensors")
 
-from gpu import ranks  # noqa: E402 # imports torch
-from gpu.test_many_gpu import KIB, MIB, Many, run_child  # noqa: E402
-from run_fixtures import Groups, group_of, ranks_max  # noqa: E402 # pytest.importorskip comes first
+from gpu import ranks
+from gpu.test_many_gpu import KIB, MIB, Many, run_child
+from run_fixtures import Groups, group_of, ranks_max
 
-from sglang_probe import Coordinator, LocalGroup, ProbeError, _core  # noqa: E402
+from sglang_probe import Coordinator, LocalGroup, ProbeError, _core
 
 KERNELS = {name: i for i, (name, _, _) in enumerate(_core.KERNELS) if name}
 BF16 = [name for name, _ in _core.DTYPES].index("bf16")
