@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 PATH_TEXTS = dict(_core.PATHS)
 _CONDITION_TEXTS = {name: (communicator, text) for name, communicator, text in _core.CONDITIONS}
-_KERNEL_TEXTS = {name: text for name, _, text in _core.KERNELS}
 _ERROR_TEXTS = dict(_core.EXCEPTIONS)
 _ADJECTIVES = {"absent", "disabled", "enabled", "not known"}
 _ELSEWHERE = {"device", "release"}
