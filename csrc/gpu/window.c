@@ -34,7 +34,7 @@ static sp_status allocate(sp_comm *comm, size_t bytes, void **data) {
     bool room = cudaMemGetInfo(&left, &all) != cudaSuccess || bytes <= left; /* NCCL calls it a CUDA error like any other */
     ncclResult_t result = room ? comm->nccl.api->ncclMemAlloc(data, bytes) : ncclSuccess;
     sp_device_leave(comm->world.ordinal, before);
-    if (!room) return sp_fail(SP_NOMEM, "a window of %zu bytes: %zu of the GPU's %zu bytes are free", bytes, left, all);
+    if (!room) return sp_fail(SP_NOMEM, "a window of %zu bytes: only %zu are free", bytes, left);
     return result ? sp_fail(SP_NCCL, "ncclMemAlloc of %zu bytes: %s", bytes, comm->nccl.api->ncclGetErrorString(result)) : SP_OK;
 }
 

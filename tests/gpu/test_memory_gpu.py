@@ -241,4 +241,4 @@ def test_a_window_larger_than_the_gpu_names_its_bytes(group_of: Groups) -> None:
         group.run(huge_window)
     if isinstance(refused.value, ProbeUnavailable):
         skip_without([str(refused.value)])
-    assert f"ncclMemAlloc of {TIB} bytes" in str(refused.value)
+    assert f"a window of {TIB} bytes: only " in str(refused.value) and "are free" in str(refused.value)
