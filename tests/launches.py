@@ -17,6 +17,8 @@ from pathlib import Path
 Variables = Callable[[int, int, str], dict[str, str]]
 LIMIT_S = 120
 _FOREIGN = ("OMPI_", "PMI_", "PMIX_", "MPI_LOCAL", "SLURM_", "TORCHELASTIC_")
+_OF_THE_MACHINE = ("OMPI_MCA_plm", "OMPI_MCA_btl", "OMPI_MCA_rmaps")
+"""How Open MPI starts ranks here, which no launch sets: where there is no ssh it does not start without the first."""
 _NAMES = (
     "RANK",
     "WORLD_SIZE",
@@ -96,7 +98,9 @@ LAUNCHERS: dict[str, Variables] = {
 
 def bare_environment() -> dict[str, str]:
     """This one without any launcher's variables; this very package is found."""
-    kept = {n: v for n, v in os.environ.items() if n not in _NAMES and not n.startswith(_FOREIGN)}
+    kept = {
+        n: v for n, v in os.environ.items() if n.startswith(_OF_THE_MACHINE) or n not in _NAMES and not n.startswith(_FOREIGN)
+    }
     return {**kept, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 

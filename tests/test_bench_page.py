@@ -66,7 +66,7 @@ def test_waits_are_told_to_be_other_calls_and_how_far_off_they_may_be() -> None:
     legend = _legend(_blocks([_split([[5.0, 6.0], [0.0, 0.0]], split_error_us=1.25)]))
     assert "wait and transfer are of other calls than device us, each with a synchronising call before it" in legend
     assert "each column is the largest over ranks by itself: they add up to nothing in the row" in legend
-    assert "waits are within 1.25 us, as far as the ranks' clocks may be off" in legend
+    assert "waits are within 1.25 us (clocks that were compared, or how long a flag takes to cross)" in legend
     assert "waits are taken on one clock" in _legend(_blocks([_split([[5.0], [0.0]])]))
     assert "wait" not in _legend(_blocks([_cell()])).replace("waits for", "")
 
@@ -88,7 +88,7 @@ def test_who_waits_for_whom_is_said_of_the_process_set_in_the_middle() -> None:
 
 def test_a_wait_within_the_clocks_error_is_not_called_one() -> None:
     (one,) = summaries([_split([[0.5, 0.4], [0.0, 0.1]], split_error_us=2.0)])
-    assert page.waiting(one).endswith("no rank is seen to wait: at most 0.45 us, and the clocks may be 2 us off")
+    assert page.waiting(one).endswith("no rank is seen to wait: at most 0.45 us, and that may be 2 us off")
 
 
 # -------------------------------------------------------------------------------------------------------------------- each rank's

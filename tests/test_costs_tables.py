@@ -245,7 +245,7 @@ def test_a_reason_names_the_ranks_that_were_looked_at(tmp_path: Path) -> None:
     for changes in ({"dtype": "fp16"}, {"nbytes": 512}, {"path": "custom"}):
         assert "2x NVIDIA H200" in why(eight, **changes) and "8x" not in why(eight, **changes)
     assert "8x NVIDIA H200" in why(eight, target=replace(TWO_H200, world_size=4)), "which groups it has is asked of the whole"
-    shipped = load_costs().call(replace(CALL, nbytes=65536)).missing["host_us"]
+    shipped = load_costs().call(replace(CALL, nbytes=512)).missing["host_us"]  # below all that was measured
     assert "2x NVIDIA H200" in shipped and "8x" not in shipped
 
 

@@ -5,6 +5,7 @@ Invariant: the truth that a damaged file is compared with is made apart from the
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import pickle
@@ -40,7 +41,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return measured.write(tmp_path_factory.mktemp("whole") / NAME).read_bytes()
 
 
-def _dicts(found: Contents) -> list[dict[str, Any]]:
+def _dicts(found: Contents | Measurement) -> list[dict[str, Any]]:
     return [cell.to_dict() for cell in found.cells]
 
 
@@ -227,6 +228,19 @@ def test_a_finished_file_cut_anywhere_is_refused_and_rescued_without_a_wrong_cel
         assert found.notes, size
         assert not found.ended, size
         assert found.provenance == measured.PROVENANCE
+
+
+def test_a_file_that_gzip_packed_is_read_and_refused_where_it_is_damaged(whole: bytes, tmp_path: Path) -> None:
+    packed, path = gzip.compress(whole, mtime=0), tmp_path / "packed.jsonl.gz"
+    path.write_bytes(packed)
+    assert _dicts(Measurement.read(path)) == measured.truth(2)
+    for size in (2, len(packed) // 2, len(packed) - 1):
+        path.write_bytes(packed[:size])
+        with pytest.raises(MeasurementError, match="damaged: it begins as gzip"):
+            Measurement.read(path)
+    path.write_bytes(packed[:-8] + bytes(8))  # its checksum
+    with pytest.raises(MeasurementError, match="damaged: it begins as gzip"):
+        Measurement.read(path)
 
 
 def test_an_unfinished_file_cut_anywhere_gives_exactly_the_whole_cells(whole: bytes) -> None:
@@ -438,7 +452,7 @@ def test_no_spelling_of_a_sample_that_is_none_is_read(whole: bytes, sample: str,
         (b"{}\n", "not a measurement file"),
         (b'{"format":"sglang_prob\n', "not a measurement file"),
         (b"\x89PNG\r\n\x1a\n", "not a measurement file"),
-        (b"\x1f\x8b\x08", "not a measurement file"),
+        (gzip.compress(b"text"), "not a measurement file"),
         (b"# size count type redop root time algbw busbw #wrong\n", "read_nccl_tests"),
     ],
 )

@@ -9,9 +9,14 @@ import importlib.util
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from sglang_probe._run import torch_paths
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed here")
 
@@ -54,3 +59,26 @@ def test_torchs_group_meets_in_a_memfd_sums_in_place_and_out_of_place_and_leaves
     expected = "['', 'NCCL sums no fp8']\n[3.0, 3.0, 3.0] [6.0, 6.0, 6.0]\nFalse\n"
     assert [out for out, _ in said] == [expected] * 2, said
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("can_abort", [True, False])
+def test_a_group_that_torch_does_not_end_is_aborted_at_the_limit(can_abort: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    called, never = [], threading.Event()
+
+    def destroy() -> None:
+        called.append("destroy")
+        never.wait(20)
+
+    def abort() -> None:
+        called.append("abort")
+        raise RuntimeError("and nobody is left to be told")
+
+    monkeypatch.setattr(torch_paths, "_LEAVING_S", 0.1)
+    group = torch_paths.TorchGroup(0, 2, -1, "gloo")
+    inner = SimpleNamespace(_abort_process_group=abort) if can_abort else SimpleNamespace()
+    group._made, group._distributed = True, SimpleNamespace(destroy_process_group=destroy, distributed_c10d=inner)
+    start = time.monotonic()
+    group.leave()
+    group.leave()
+    assert called == ["destroy", "abort"][: 1 + can_abort] and time.monotonic() - start < 10
+    never.set()

@@ -72,6 +72,7 @@ typedef struct sp_kernel_signals {
     sp_kernel_line push[SP_KERNEL_BLOCKS];                  /* all alike: every launch writes all of them, whatever its grid */
     unsigned long long report;                              /* the first wait that was given up, packed as below */
     uint32_t pong[SP_KERNEL_RANKS];                         /* by peer: round trips that this GPU has made with it */
+    uint32_t looked;                                        /* when a wait last asked the host whether to give up, in 1,024 ns */
 } sp_kernel_signals;
 
 /* Pinned host memory that the GPU maps: one for the custom kernels of a communicator, one for what measures. */

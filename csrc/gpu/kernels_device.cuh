@@ -157,7 +157,14 @@ template <class T, int N, bool ZERO = false, class V> DEVICE V sum(const V (&x)[
 
 /* ---- waiting ---- */
 
-enum { LOOKS = 1024 };
+enum { LOOKS = 1024, BETWEEN = 64 }; /* looks at memory before one at the clock; 1,024 ns between two at the host */
+
+/* Whether the host says abort, asked by one of all threads that wait: a push has thousands, each look crosses PCIe, and those of all
+ * together made a rank that came 250 us late seem to come 640 late. Who gives up tells the others by `broken`, in the GPU's memory. */
+DEVICE bool host_aborts(sp_kernel_signals *mine, const sp_kernel_host *host, uint32_t now) {
+    const uint32_t last = load_flag(&mine->looked);
+    return now - last >= BETWEEN && atomicCAS(&mine->looked, last, now) == last && host->abort;
+}
 
 /* The slow side of a wait, once in LOOKS looks: when the wait began, or 0 when it is given up. Whoever gives up first tells the host, and
  * later launches. A call, not inlined: the instructions between a wait and what follows it would be fetched at every launch. */
@@ -165,7 +172,7 @@ static __device__ __noinline__ uint32_t go_on(sp_kernel_signals *mine, sp_kernel
                                               uint32_t since, uint32_t phase, uint32_t peer) {
     const uint32_t now = clock_ns() >> 10 | 1; /* in one register: this is alive in loops that have none to spare */
     if (!since) since = now;
-    const bool aborted = host->abort;
+    const bool aborted = host_aborts(mine, host, now);
     if (!aborted && now - since < limit_ns >> 10 && !load_flag(&mine->barrier[blockIdx.x].broken)) return since;
     const unsigned long long report = SP_REPORT(aborted, phase, peer, blockIdx.x, kernel);
     if (atomicCAS(&mine->report, 0ULL, report) == 0) {

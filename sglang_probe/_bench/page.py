@@ -262,7 +262,7 @@ def _gb_s(value: float) -> str:
 def waiting(one: Summary) -> str:
     """``custom (one_shot), eager, 1 KiB: rank 0 waits 48.9 us of 57.1 for rank 1``: of the process set in the middle; "" where nothing was
     split."""
-    from .waiting import Split
+    from .waiting import said
 
     told: list[tuple[float, tuple[int, int], str]] = []
     for cell in one.cells if len(one.wait_us) else ():
@@ -273,8 +273,8 @@ def waiting(one: Summary) -> str:
         longest = int(np.argmax(waits))
         counts = np.bincount(last, minlength=len(waits))
         counts[longest] = 0
-        split = Split(cell.wait_us, cell.transfer_us, cell.split_error_us, not cell.split_error_us, last, 0.0, 0.0, ())
-        told.append((waits[longest], (longest, int(np.argmax(counts))), str(split)))
+        text = said(cell.wait_us, cell.transfer_us, cell.split_error_us, last)
+        told.append((waits[longest], (longest, int(np.argmax(counts))), text))
     if not told:
         return ""
     _, pair, text = sorted(told)[(len(told) - 1) // 2]
@@ -327,7 +327,9 @@ def _waits(found: Sequence[Summary]) -> list[str]:
     if not split:
         return []
     error = max(one.split_error_us for one in split)
-    within = f"within {us(error)} us, as far as the ranks' clocks may be off" if error else "taken on one clock"
+    within = (
+        f"within {us(error)} us (clocks that were compared, or how long a flag takes to cross)" if error else "taken on one clock"
+    )
     return [
         "wait and transfer are of other calls than device us, each with a synchronising call before it, and each column is the largest "
         f"over ranks by itself: they add up to nothing in the row; waits are {within}"

@@ -3,8 +3,9 @@
 On every rank, with its toggles set:  mine = stamp_calls(coordinator, tensor, calls=1000)      as after native.prepare(coordinator, wanted)
 Where all answers are, by rank:       told = split(answers)                                    Cell(..., **told.of_cell()); print(told)
 
-The native driver's calls alone. Paths that look inside their call say it themselves: both ends of a wait are on one clock. Others (NCCL,
-torch) are stamped from outside, and the ranks' clocks are compared before and after every part.
+The native driver's calls alone. Paths that look inside their call say it themselves: both ends of a wait are on one clock, and how long a
+flag takes to cross, which is in every meeting, is known from calls that nobody was late for. Others (NCCL, torch) are stamped from outside,
+and the ranks' clocks are compared before and after every part.
 Invariant: a wait never comes without how far off it may be.
 """
 
@@ -69,6 +70,8 @@ class Stamped:
     """and why."""
     stamp_us: float
     """From one stamp to the next with nothing between: a call that is stamped from outside seems longer by this."""
+    even_ns: NDArray[np.uint64]
+    """As ``ns``, of calls before which nobody was delayed and all had just met."""
 
 
 def stamp_calls(
@@ -103,6 +106,11 @@ def stamp_calls(
                 c.spin(planted_us if c.rank == planted_on else 0.0, stream)
             c.enqueue(tensor, 1, 0.0, 1 + _STAMPS * i)
 
+    def even(count: int) -> None:
+        for i in range(count):
+            c.enqueue(tensor)
+            c.enqueue(tensor, 1, 0.0, 1 + _STAMPS * i)
+
     def stamps(count: int) -> None:
         stream = stream_of(c)
         for i in range(count):
@@ -111,6 +119,7 @@ def stamp_calls(
     _warm(c, body, stamps)
     alone = _recorded(c, stamps, _ALONE, 1, held, captured)(_ALONE)
     stamp_us = float(np.median(np.diff(alone.astype(np.int64), axis=0))) / 1e3
+    even_ns = _recorded(c, even, _BATCH, _STAMPS, held, captured)(_BATCH)
     batch = _recorded(c, body, min(_BATCH, calls), _STAMPS, held, captured)
     alignments, unaligned = _aligned(c)
     rows = []
@@ -118,7 +127,7 @@ def stamp_calls(
         rows += [batch(min(_BATCH, len(part) - first)) for first in range(0, len(part), _BATCH)]
         if alignments:
             alignments += _aligned(c)[0]
-    return Stamped(c.rank, np.concatenate(rows), tuple(alignments), unaligned, stamp_us)
+    return Stamped(c.rank, np.concatenate(rows), tuple(alignments), unaligned, stamp_us, even_ns)
 
 
 def _check(c: Coordinator, calls: int, planted_us: float | None, planted_on: int) -> None:
@@ -209,11 +218,15 @@ class Split:
     transfer_us: tuple[Samples, ...]
     """By rank, of the same calls: the rest."""
     error_us: float
-    """How far off a wait may be because clocks of several ranks were compared; 0 where the path itself stamped both of its ends."""
+    """How far off a wait may be: by as much as clocks of several ranks were compared within, or, where the path itself stamped both of its
+    ends, by the time that a flag takes to cross (``crossing_us``), which is known both ways together alone."""
     own_clock: bool
     """The path stamped its waits itself."""
     last: NDArray[np.int64]
     """Of each call, the rank that the others waited for."""
+    crossing_us: float
+    """From one rank's telling that it is there to another's seeing it, in the mean of both ways: part of the transfer, not of the wait; 0
+    where clocks were compared."""
     stamp_us: float
     """What was taken off transfers because the stamps of a stream cost it that much, at most; 0 on the path's own stamps."""
     tick_us: float
@@ -226,20 +239,7 @@ class Split:
         return {"wait_us": self.wait_us, "transfer_us": self.transfer_us, "split_error_us": self.error_us}
 
     def __str__(self) -> str:
-        """``rank 0 waits 48.9 us of 57.1 for rank 1``: the rank that waits longest, in the median."""
-        waits = [float(np.median(one)) for one in self.wait_us]
-        if len(waits) == 1:
-            return "one rank waits for nobody"
-        rank = int(np.argmax(waits))
-        if waits[rank] <= self.error_us:
-            return f"no rank is seen to wait: at most {_us(waits[rank])} us, and the clocks may be {_us(self.error_us)} us off"
-        whole = float(np.median(self.wait_us[rank] + self.transfer_us[rank]))
-        by_rank = np.bincount(self.last, minlength=len(waits)) / len(self.last)
-        by_rank[rank] = 0
-        other = int(np.argmax(by_rank))
-        often = "" if by_rank[other] >= _SURE else f" (the last in {by_rank[other]:.0%} of calls)"
-        within = f", within {_us(self.error_us)} us" if self.error_us else ""
-        return f"rank {rank} waits {_us(waits[rank])} us of {_us(whole)} for rank {other}{often}{within}"
+        return said(self.wait_us, self.transfer_us, self.error_us, self.last)
 
     def __repr__(self) -> str:
         return f"<Split: {len(self.last):,} calls: {self}>"
@@ -247,8 +247,25 @@ class Split:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         samples = {name: [one.tolist() for one in getattr(self, name)] for name in ("wait_us", "transfer_us")}
-        plain = {name: getattr(self, name) for name in ("error_us", "own_clock", "stamp_us", "tick_us")}
+        plain = {name: getattr(self, name) for name in ("error_us", "own_clock", "crossing_us", "stamp_us", "tick_us")}
         return {**samples, **plain, "last": self.last.tolist(), "drift_us_s": list(self.drift_us_s)}
+
+
+def said(wait_us: Sequence[Samples], transfer_us: Sequence[Samples], error_us: float, last: NDArray[np.int64]) -> str:
+    """``rank 0 waits 48.9 us of 57.1 for rank 1``: the rank that waits longest, in the median. ``last``: of each call, who came last."""
+    waits = [float(np.median(one)) for one in wait_us]
+    if len(waits) == 1:
+        return "one rank waits for nobody"
+    rank = int(np.argmax(waits))
+    if waits[rank] <= error_us:
+        return f"no rank is seen to wait: at most {_us(waits[rank])} us, and that may be {_us(error_us)} us off"
+    whole = float(np.median(wait_us[rank] + transfer_us[rank]))
+    by_rank = np.bincount(last, minlength=len(waits)) / len(last)
+    by_rank[rank] = 0
+    other = int(np.argmax(by_rank))
+    often = "" if by_rank[other] >= _SURE else f" (the last in {by_rank[other]:.0%} of calls)"
+    within = f", within {_us(error_us)} us" if error_us else ""
+    return f"rank {rank} waits {_us(waits[rank])} us of {_us(whole)} for rank {other}{often}{within}"
 
 
 def _us(value: float) -> str:
@@ -259,8 +276,9 @@ def _us(value: float) -> str:
 def split(by_rank: Sequence[Stamped], *, own_clock: bool | None = None) -> Split:
     """Wait and transfer of calls whose stamps all ranks gave, in rank order; nothing is measured here.
 
-    With the path's own stamps a rank waits from ENTER to MET, and the rest is MET to LEFT; what it did before anybody could know of it
-    (launching, staging a copy) is in neither. Else it waits from its own BEFORE to the latest rank's, on rank 0's clock, and the rest is
+    With the path's own stamps a rank waits from ENTER to MET, less the time that a flag takes to cross, and the rest until LEFT is
+    transfer; what it did before anybody could know of it (launching, staging a copy) is in neither. Else it waits from its own BEFORE to
+    the latest rank's, on rank 0's clock, and the rest is
     from then to its AFTER, less what a stamp costs: launch and copies are in it. ``own_clock``: None takes the first where every call has
     it; True or False asks for one of them, as where both are to be compared.
 
@@ -276,17 +294,33 @@ def split(by_rank: Sequence[Stamped], *, own_clock: bool | None = None) -> Split
     drift = tuple(_drift(by_rank, rank) for rank in range(len(by_rank))) if by_rank[0].alignments else ()
     tick = max(int(np.gcd.reduce(one[one != 0] - one[0, BEFORE])) for one in ns) / 1e3
     if inside if own_clock is None else own_clock:
-        wait = np.stack([one[:, MET] - one[:, ENTER] for one in ns]) / 1e3
-        moved = np.stack([one[:, LEFT] - one[:, MET] for one in ns]) / 1e3
-        if min(wait.min(), moved.min()) < 0:
+        met = np.stack([one[:, MET] - one[:, ENTER] for one in ns]) / 1e3
+        whole = np.stack([one[:, LEFT] - one[:, ENTER] for one in ns]) / 1e3
+        if min(met.min(), (whole - met).min()) < 0:
             raise ProbeError("a call left before it entered: its stamps are not its own")
-        return Split(_frozen(wait), _frozen(moved), 0.0, True, wait.argmin(axis=0), 0.0, tick, drift)
+        crossing = _crossing_us(by_rank)
+        wait = np.maximum(met - crossing, 0.0)
+        return Split(_frozen(wait), _frozen(whole - wait), crossing, True, met.argmin(axis=0), crossing, 0.0, tick, drift)
     before = np.stack([_on_rank_0(by_rank, rank, ns[rank][:, BEFORE]) for rank in range(len(ns))])
     wait = before.max(axis=0) - before
     stamp_us = np.array([[one.stamp_us] for one in by_rank])
     moved = np.stack([one[:, AFTER] - one[:, BEFORE] for one in ns]) / 1e3 - wait - stamp_us
     error = sum(sorted(_error_us(by_rank, rank) for rank in range(len(ns)))[-2:])
-    return Split(_frozen(wait), _frozen(moved), error, False, before.argmax(axis=0), float(stamp_us.max()), tick, drift)
+    return Split(_frozen(wait), _frozen(moved), error, False, before.argmax(axis=0), 0.0, float(stamp_us.max()), tick, drift)
+
+
+def _crossing_us(by_rank: Sequence[Stamped]) -> float:
+    """How long a flag takes to cross, by calls to which all ranks came at about the same time, on no clock but each rank's own.
+
+    Of two ranks, one comes d earlier: it waits x + d and the other x - d, where x is what a flag takes; so half of both together is x,
+    whoever came first. Where d exceeds x the late one finds the flag there, and half of both is more than x: the least of many calls is
+    taken, and of several ranks the two that waited least, the last to come and the one before it. Ways of unlike lengths give their mean.
+    """
+    if len(by_rank) == 1:
+        return 0.0
+    rows = [one.even_ns.astype(np.int64) for one in by_rank]
+    met = np.sort(np.stack([one[:, MET] - one[:, ENTER] for one in rows]), axis=0)
+    return max(0.0, float((met[0] + met[1]).min()) / 2e3)
 
 
 def _frozen(rows: NDArray[np.float64]) -> tuple[Samples, ...]:

@@ -87,8 +87,8 @@ class Cell:
     """`machine_state()` before the batch of cells that this one was measured in."""
     after: Mapping[str, Any] = field(default_factory=lambda: FrozenMap({}))
     split_error_us: float = 0.0
-    """How far off waits may be, in microseconds, because the ranks' clocks were compared; 0 where each rank's own clock was enough, or
-    nothing was split."""
+    """How far off waits may be, in microseconds: what the ranks' clocks were compared within, or, of paths that stamp themselves, how long
+    a flag takes to cross, which is known both ways together alone. 0 where nothing was split."""
     note: str = ""
     """Why samples are missing, or what else must be known with them."""
 

@@ -141,7 +141,7 @@ class Measurement:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], *, rescue: bool = False) -> Measurement:
-        """A whole file, or a ``.partial`` one at any moment, also while it is being written.
+        """A whole file, also one that gzip has packed, or a ``.partial`` one at any moment, also while it is being written.
 
         `rescue`: a damaged line is skipped and told in `notes` instead of refused; what is left is what was written, or not there.
         ``write`` makes a file of it that needs no rescue.

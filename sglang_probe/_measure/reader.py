@@ -5,8 +5,10 @@ Invariant: what comes back was written: a line counts only where its checksum, i
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
+import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +17,7 @@ from .cell import Cell
 from .format import FORMAT, KINDS, MAGIC, PARTIAL, VERSION, DamagedLine, MeasurementError, OtherVersion, decode, freeze
 from .measurement import Measurement, Provenance, rescued_texts
 
+_GZIP = b"\x1f\x8b"
 _RESCUE = "Measurement.read(path, rescue=True) skips what is damaged and reads the rest"
 _MEMBERS = {
     "header": ["format", "version", "kind", "line", "plan", "provenance", "crc32"],
@@ -53,7 +56,7 @@ def read(path: str | os.PathLike[str], *, rescue: bool = False) -> Measurement:
         raise InputError("path", name, hint) from None
     except OSError as error:
         raise MeasurementError(name, None, f"cannot be read: {error.strerror}") from error
-    unfinished = name.endswith(PARTIAL)
+    data, unfinished = unpacked(data, name), name.endswith(PARTIAL)
     found = parse(data, name, unfinished=unfinished, rescue=rescue)
     if unfinished and found.ended and not found.skipped:
         found.notes.append("it is finished; only its renaming is missing")
@@ -62,6 +65,14 @@ def read(path: str | os.PathLike[str], *, rescue: bool = False) -> Measurement:
         found.notes += rescued
         partial = True
     return Measurement(tuple(found.cells), found.provenance, found.plan, partial, tuple(found.notes), name)
+
+
+def unpacked(data: bytes, name: str) -> bytes:
+    """What a file holds that may have been packed whole, by gzip. Raises MeasurementError where it was, and is damaged."""
+    try:
+        return gzip.decompress(data) if data.startswith(_GZIP) else data
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise MeasurementError(name, None, f"damaged: it begins as gzip, and {error}") from None
 
 
 def parse(data: bytes, name: str, *, unfinished: bool = False, rescue: bool = False) -> Contents:

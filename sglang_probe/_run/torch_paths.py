@@ -7,7 +7,10 @@ as the user set them; multimem is never run, and a release that takes it here is
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from .coordinator import Coordinator
 
 _NCCL_DTYPES = ("bf16", "fp16", "fp32", "fp64", "int8", "int32", "int64")
+_LEAVING_S = 10.0
+"""How long torch may take to end its group. NCCL waits for the last captured graph to be dropped, and for its peers."""
 _PLAIN = 7
 """Layout bits of a Coordinator's plan: contiguous, dense and aligned."""
 _SYMM_DTYPE, _SYMM_ELEMENT = "bf16", 2
@@ -70,10 +75,29 @@ class TorchGroup:
         return distributed.FileStore(f"/proc/self/fd/{self._store}", self._size)
 
     def leave(self) -> None:
-        """Ends the group that was made here, and no other."""
-        if self._made and self._distributed is not None:
-            self._distributed.destroy_process_group()
-            self._distributed = None
+        """Ends the group that was made here, and no other. Never takes longer than its limit: then its communicators are aborted."""
+        distributed, self._distributed = self._distributed, None
+        if not self._made or distributed is None:
+            return
+        gc.collect()  # graphs that are held by nothing but each other hold NCCL back for ever
+        abort = getattr(distributed.distributed_c10d, "_abort_process_group", None)  # not in every torch
+        if not self._in_time(distributed.destroy_process_group) and abort is not None:
+            self._in_time(abort)
+
+    def _in_time(self, call: Callable[[], object]) -> bool:
+        """Whether it returned, or failed, within the limit: nobody is left to be told how."""
+
+        def run(device: int | None) -> None:
+            with contextlib.suppress(Exception):
+                if device is not None:
+                    need_torch().cuda.set_device(device)  # each thread has its own
+                call()
+
+        device = need_torch().cuda.current_device() if self._backend == "nccl" else None
+        thread = threading.Thread(target=run, args=(device,), daemon=True)
+        thread.start()
+        thread.join(_LEAVING_S)
+        return not thread.is_alive()
 
     def missing(self) -> str:
         """Why torch cannot make one here, or ""."""

@@ -91,7 +91,7 @@ def test_calls_are_split_by_the_paths_own_stamps_and_by_aligned_clocks(tmp_path:
     done = bench(tmp_path / "a.jsonl", targets="one_shot,pynccl_in_place", sizes="1K", patterns="back_to_back", split=96)
     for cell in done.measurement.cells:
         assert {len(rank) for samples in (cell.wait_us, cell.transfer_us) for rank in samples} == {96}, cell.note
-        assert (cell.split_error_us > 0) == (cell.path != "custom")
+        assert 0 < cell.split_error_us < 10, cell  # what a flag takes to cross, or how far off compared clocks may be
 
 
 @pytest.mark.parametrize("count", [8, PERIOD, 2 * PERIOD + 17])
