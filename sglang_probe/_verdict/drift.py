@@ -1,0 +1,133 @@
+"""Whether the machine moved while the arms were measured, and whether their order takes that out. Called by judge.py.
+
+Within each arm, over time: Mann, Nonparametric tests against trend, 1945, on both arms together (their scores add up); the slope and its
+interval by the same score (Sen, Estimates of the regression coefficient based on Kendall's tau, 1968). What a drift can make of a
+comparison is that slope times how far apart in time the arms' middles lie: nothing where they are interleaved, all of it where one was
+measured after the other. A drift need not show to do that: what is taken off the effect has the slope's whole interval. So one arm after
+the other takes about four times the runs that interleaved arms take, and that is the price of not interleaving them.
+Invariant: this can take a word away, and never gives one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri  # type: ignore[import-untyped, unused-ignore] # it ships no types
+
+from .arm import Arm
+
+Floats = NDArray[np.float64]
+
+_ALPHA = 0.05
+_EXACT = 30
+"""Processes of an arm up to which the score's distribution is computed."""
+_MOST = 400
+"""Processes of an arm that are looked at; of more, evenly chosen ones."""
+_ALIKE, _ALIKE_LEAST = 4.0, 20
+"""Standard errors of a correlation of neighbours that independent runs do not reach; runs from which it is looked for."""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """What time did, of two arms whose order is known. Slopes are differences of logarithms from one run to the next in time."""
+
+    p: float
+    """Of no trend within the arms."""
+    slope: float
+    low: float
+    high: float
+    """The slope's 95 % interval; infinite where so few runs give none."""
+    runs: int
+    """Of both arms."""
+    apart: float
+    """How many runs the middle of b lies behind the middle of a; negative: before."""
+
+    @property
+    def shows(self) -> bool:
+        return self.p < _ALPHA
+
+    @property
+    def whole(self) -> float:
+        """From the first run to the last, as a difference of logarithms."""
+        return self.slope * (self.runs - 1)
+
+    @property
+    def separate(self) -> bool:
+        """The arms were measured one after the other, more or less."""
+        return abs(self.apart) > self.runs / 4
+
+    def taken_off(self, effect: float, low: float, high: float) -> tuple[float, float]:
+        """The interval of an effect without what drift may have made of it; on logarithms."""
+        if not self.apart:
+            return low, high
+        made = self.slope * self.apart
+        least, most = sorted((self.low * self.apart, self.high * self.apart))
+        middle = effect - made
+        return middle - math.hypot(effect - low, most - made), middle + math.hypot(high - effect, made - least)
+
+
+def drift_of(a: Floats, b: Floats, order_a: Sequence[int], order_b: Sequence[int]) -> Drift:
+    """Of logarithms and the time of each: order alone counts."""
+    both = np.concatenate([np.asarray(order_a, np.float64), np.asarray(order_b, np.float64)])
+    places = np.empty(len(both))
+    places[np.argsort(both, kind="stable")] = np.arange(len(both))
+    times = (places[: len(a)], places[len(a) :])
+    score, sizes, slopes = 0.0, [], []
+    for logs, when in zip((a, b), times, strict=True):
+        chosen = np.argsort(when)[np.unique(np.linspace(0, len(logs) - 1, min(len(logs), _MOST)).astype(np.int64))]
+        x, y = when[chosen], logs[chosen]
+        i, j = np.triu_indices(len(chosen), 1)
+        score += float(np.sign(y[j] - y[i]).sum())
+        slopes.append((y[j] - y[i]) / (x[j] - x[i]))
+        sizes.append(len(chosen))
+    found = np.sort(np.concatenate(slopes))
+    apart = float(times[1].mean() - times[0].mean())
+    if not len(found):
+        return Drift(1.0, 0.0, -math.inf, math.inf, len(places), apart)
+    p, k = _of_score(tuple(sizes), abs(score))
+    low, high = (float(found[k - 1]), float(found[-k])) if k else (-math.inf, math.inf)
+    return Drift(p, float(np.median(found)), low, high, len(places), apart)
+
+
+def _of_score(sizes: tuple[int, ...], score: float) -> tuple[float, int]:
+    """The p of a score, and which slope is an end of the interval; 0: none."""
+    pairs = sum(n * (n - 1) // 2 for n in sizes)
+    falling = math.floor((pairs - score) / 2)  # the score of m pairs runs from -m to m in steps of 2
+    if max(sizes) <= _EXACT:
+        chances = np.cumsum(_scores(sizes))
+        return min(1.0, 2 * float(chances[falling])), int(np.searchsorted(chances, _ALPHA / 2 * (1 + 1e-12), side="right"))
+    spread = math.sqrt(sum(n * (n - 1) * (2 * n + 5) for n in sizes) / 18)
+    p = min(1.0, 2 * float(ndtr(-max(score - 1, 0.0) / spread)))
+    return p, max(0, math.floor((pairs + float(ndtri(_ALPHA / 2)) * spread) / 2))
+
+
+@lru_cache(maxsize=64)
+def _scores(sizes: tuple[int, ...]) -> Floats:
+    """P(0 falling pairs), P(1), ... in random orders of so many."""
+    chances = np.ones(1)
+    for n in sizes:
+        for i in range(2, n + 1):
+            chances = np.convolve(chances, np.full(i, 1 / i))
+    return chances
+
+
+def neighbours(arm: Arm, logs: Floats) -> float:
+    """Correlation of runs with the next one, in the order given, where independent runs would never have so much; else 0.
+
+    A sorted list says nothing of time, and has 0.
+    """
+    n = len(logs)
+    if n < _ALIKE_LEAST or np.ptp(logs) == 0:
+        return 0.0
+    values = logs[np.argsort(arm.order, kind="stable")] if arm.order else logs
+    steps = np.diff(values)
+    if not arm.order and ((steps >= 0).all() or (steps <= 0).all()):
+        return 0.0
+    ranks = np.unique(values, return_inverse=True)[1]  # equal ones alike
+    found = float(np.corrcoef(ranks[:-1], ranks[1:])[0, 1])
+    return found if found * math.sqrt(n) > _ALIKE else 0.0

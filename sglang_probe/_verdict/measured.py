@@ -1,0 +1,167 @@
+"""Arms of Measurement files: which cell, which times, and when each process set was measured. Called by reading.py.
+
+Invariant: of a process set the figure is what `Summary` has, the largest over ranks of the rank's median; what was WRONG has none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from .._measure.cell import SAMPLES, Cell
+from .._measure.cell import _median as median
+from .._measure.format import MAGIC, differences
+from .._measure.measurement import Measurement
+from .._measure.summary import Summary
+from .._show.sizes import human_bytes, parse_bytes
+from .._types import InputError
+from .arm import Arm
+from .nouns import Finding
+
+_COLUMNS = ("device_us", "elapsed_us", "host_us")
+"""Tried in this order where none is named."""
+_SHOWN, _DIFFERENCES = 8, 6
+_FIELDS = ("path", "kernel", "backend", "release", "phase", "pattern", "driver", "device", "dtype")
+
+
+def is_measurement(path: Path, label: str) -> bool:
+    """By its first bytes. Raises InputError where it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError as error:
+        raise InputError(label, os.fspath(path), f"cannot be read ({error.strerror}); numbers are given as 89.2,94.1") from None
+
+
+def of_measurement(measurement: Measurement, label: str, cell: Any, column: str | None, path: str) -> Arm:
+    """See `arm`."""
+    summary = _chosen(list(measurement.summary()), cell, path or "this measurement")
+    if summary.wrong:
+        raise InputError(
+            "cell", what(summary), f"{summary.wrong} of {summary.checked} results were WRONG: such a call has no figure"
+        )
+    name = _column(summary, column)
+    cells = [one for one in summary.cells if all(len(rank) for rank in getattr(one, name)) and getattr(one, name)]
+    processes = tuple(_iterations(getattr(one, name)) for one in cells)
+    places = {id(one): place for place, one in enumerate(measurement.cells)}
+    order = tuple(_moment(one, places[id(one)]) for one in cells)
+    known = all(order)
+    told = [f"{os.path.basename(path)}: " if path else "", what(summary), f", {name}"]
+    return Arm(
+        label,
+        processes,
+        "us",
+        "".join(told),
+        order if known else (),
+        tuple(one.process for one in cells),
+        clock="UTC" if known else "",
+        experiment=f"{path} {id(measurement) if not path else ''}".strip(),
+    )
+
+
+def opened(source: Any, label: str) -> Any:
+    """The Measurement of a path that is one; all else as it is."""
+    if isinstance(source, str | os.PathLike) and os.path.isfile(source) and is_measurement(Path(os.fspath(source)), label):
+        return Measurement.read(source)
+    return source
+
+
+def findings_of(a: Any, b: Any) -> tuple[Finding, ...]:
+    """What two Measurements say besides their figures: what is missing in one, on what they differ."""
+    found = []
+    for label, one in (("a", a), ("b", b)):
+        if isinstance(one, Measurement) and one.partial:
+            found.append(Finding("few_runs", label, "its file is not whole: what is missing may not be missing at random"))
+    if isinstance(a, Measurement) and isinstance(b, Measurement) and a.provenance and b.provenance:
+        told = [_of_both(text) for text in differences(a.provenance.identity, b.provenance.identity)]
+        more = f"; and {len(told) - _DIFFERENCES} more" if len(told) > _DIFFERENCES else ""
+        if told:
+            found.append(Finding("states", "", f"they were not measured on the same: {'; '.join(told[:_DIFFERENCES])}{more}"))
+    return tuple(found)
+
+
+def _of_both(text: str) -> str:
+    """``driver: '580' here, '570' in the file`` is of a and b."""
+    name, _, value = text.removesuffix(" in the file").rpartition(" here, ")
+    return f"{name} in a, {value} in b"
+
+
+def _iterations(by_rank: tuple[Any, ...]) -> tuple[float, ...]:
+    """Those of the rank whose median is the largest: a call is done when the last rank has it."""
+    slowest = max(by_rank, key=median)
+    return tuple(slowest.tolist())
+
+
+def _moment(cell: Cell, place: int) -> int:
+    """Microseconds since 1970 of the batch that it was measured in, and then its place in the file; 0 where it does not say."""
+    try:
+        at = datetime.fromisoformat(str(cell.before["at"]).replace("Z", "+00:00")).timestamp()
+    except (KeyError, ValueError):
+        return 0
+    return int(at * 1e6) + place
+
+
+def _column(summary: Summary, column: str | None) -> str:
+    there = [name for name in SAMPLES if len(getattr(summary, name))]
+    if column is None:
+        found = next((name for name in _COLUMNS if name in there), "")
+        if not found:
+            raise InputError("cell", what(summary), "nothing was timed here")
+        return found
+    if column not in SAMPLES:
+        raise InputError("column", column, f"give one of {', '.join(SAMPLES)}")
+    if column not in there:
+        raise InputError("column", column, f"{what(summary)} has {', '.join(there) or 'no times'}")
+    return column
+
+
+def what(summary: Summary) -> str:
+    """``custom (one_shot), captured, back_to_back, native, 16 KiB of bf16``."""
+    kernel = f" ({summary.kernel})" if summary.kernel else ""
+    beside = f" {summary.compute_us:g} us" if summary.compute_us else ""
+    how = f"{summary.phase}, {summary.pattern}{beside}, {summary.driver}"
+    return f"{summary.path}{kernel}, {how}, {human_bytes(summary.nbytes)} of {summary.dtype}"
+
+
+def _chosen(found: list[Summary], cell: Any, path: str) -> Summary:
+    if not found:
+        raise InputError("cell", cell, f"{path} has no cells")
+    left = [one for one in found if cell is None or all(_has(one, word) for word in _words(cell))]
+    if len(left) == 1:
+        return left[0]
+    shown = "; ".join(what(one) for one in (left or found)[:_SHOWN])
+    more = f"; and {len(left or found) - _SHOWN} more" if len(left or found) > _SHOWN else ""
+    if not left:
+        raise InputError("cell", cell, f"{path} has none like that. It has {shown}{more}")
+    raise InputError(
+        "cell", cell, f"{path} has {len(left)} of {'these' if cell is not None else 'them'}; name one by its words: {shown}{more}"
+    )
+
+
+def _words(cell: Any) -> list[str]:
+    if isinstance(cell, Mapping):
+        return [f"{name}={value}" for name, value in cell.items()]
+    if not isinstance(cell, str):
+        raise InputError("cell", cell, "give words that only one has: 'custom captured 16KiB'")
+    return cell.replace(",", " ").split()
+
+
+def _has(one: Summary, word: str) -> bool:
+    """Whether this word, or ``name=value``, is of it."""
+    name, equals, value = word.partition("=")
+    if equals:
+        held = getattr(one, name, None)
+        if name not in (*_FIELDS, "nbytes", "compute_us", "world_size"):
+            raise InputError("cell", word, f"a cell has {', '.join((*_FIELDS, 'nbytes', 'compute_us', 'world_size'))}")
+        return str(held).lower() == value.lower() or name == "nbytes" and _is_size(one, value)
+    return any(str(getattr(one, field)).lower() == word.lower() for field in _FIELDS) or _is_size(one, word)
+
+
+def _is_size(one: Summary, word: str) -> bool:
+    try:
+        return parse_bytes(word) == one.nbytes
+    except InputError:
+        return False

@@ -1,0 +1,107 @@
+"""What is found beside the word, as sentences. Called by judge.py.
+
+Invariant: a finding tells what is there, and what of it the word took into account; it never changes the word.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .drift import neighbours
+from .nouns import Finding
+from .ranks import LEAST
+from .within import findings_within
+from .words import figure, mode_text, percent, runs
+
+if TYPE_CHECKING:
+    from .judge import Evidence, Side
+
+_SHOWN = 4
+"""Outliers that are named one by one."""
+_FLAT = 30
+"""Plain numbers of an arm from which it is asked whether they are really one process each."""
+
+
+def findings(e: Evidence) -> list[Finding]:
+    """All that must be known with the word, the weightiest first."""
+    sides = (e.a, e.b)
+    found = [_modes(side, e) for side in sides if side.modes is not None]
+    found += _time(e)
+    for side in sides:
+        if alike := neighbours(side.arm, side.logs):
+            text = f"{runs(len(side.logs))} resemble the next one (rank correlation {alike:.2f}): not independent"
+            found.append(Finding("autocorrelation", side.arm.label, text))
+    for side in sides:
+        found += _outliers(side)
+        found += findings_within(side.arm, side.processes, e.margin)
+    found += _counts(e)
+    if step := e.coarse:
+        text = f"many figures are equal, and look rounded to {percent(step, 2)} % of their size; ties count against a difference"
+        found.append(Finding("ties", "", text))
+    return found
+
+
+def _modes(side: Side, e: Evidence) -> Finding:
+    other = e.b if side is e.a else e.a
+    none = f"; {other.arm.label} has none in {len(other.logs)}" if side.new else ""
+    return Finding("modes", side.arm.label, mode_text(side, e) + none)
+
+
+def _outliers(side: Side) -> list[Finding]:
+    if not len(side.out):
+        return []
+    middle = float(np.median(side.logs))
+    unit = f" {side.arm.unit}" if side.arm.unit else ""
+    order = side.out[np.argsort(-np.abs(side.logs[side.out] - middle), kind="stable")][:_SHOWN]
+    named = [
+        f"run {place + 1}: {figure(side.figures[place])}{unit}, "
+        f"{percent(abs(math.expm1(side.logs[place] - middle)))} % {'above' if side.logs[place] > middle else 'below'} its median"
+        for place in order
+    ]
+    more = f"; and {len(side.out) - len(named)} more" if len(side.out) > len(named) else ""
+    return [Finding("outlier", side.arm.label, f"{'; '.join(named)}{more}. Kept")]
+
+
+def _time(e: Evidence) -> list[Finding]:
+    """Drift, and an order that could not show one."""
+    drift = e.drift
+    found: list[Finding] = []
+    if drift is None:
+        return found
+    if drift.shows:
+        moved = percent(abs(math.expm1(drift.whole)))
+        way = "up" if drift.slope > 0 else "down"
+        made = percent(abs(math.expm1(drift.slope * drift.apart)))
+        taken = "the blocks take it out" if e.interleaved else f"in this order that makes about {made} % of a difference"
+        text = f"figures went {way} by about {moved} % from first to last (p = {drift.p:.2g}); {taken}"
+        found.append(Finding("drift", "", text))
+    if drift.separate and not e.interleaved:
+        first, second = (e.a.arm.label, e.b.arm.label) if drift.apart > 0 else (e.b.arm.label, e.a.arm.label)
+        text = f"{first} was measured before {second}: what happened to the machine in between looks like a difference; interleave them"
+        found.append(Finding("drift", "", text))
+    return found
+
+
+def _counts(e: Evidence) -> list[Finding]:
+    """What must be known of how many there are."""
+    found = []
+    if e.least < LEAST:
+        counts = f"{len(e.a.logs)} against {len(e.b.logs)}"
+        found.append(
+            Finding("few_runs", "", f"{counts}: under {LEAST} of an arm decide only where they are fully apart, and never SAME")
+        )
+    for side in (e.a, e.b):
+        flat = all(len(process) == 1 for process in side.arm.processes)
+        if flat and len(side.arm) >= _FLAT and side.arm.origin == "given":
+            text = f"{len(side.arm):,} numbers were taken for as many fresh processes; iterations of one process belong into one list"
+            found.append(Finding("few_runs", side.arm.label, text))
+        if len(side.arm) == 1 and len(side.arm.processes[0]) > 1:
+            text = f"{len(side.arm.processes[0]):,} iterations of one process are one run"
+            found.append(Finding("few_runs", side.arm.label, text))
+    if e.left_out:
+        text = f"{runs(e.left_out)} whose block lacks the other arm are kept and shown, and are not in the test"
+        found.append(Finding("blocks", "", text))
+    return found
