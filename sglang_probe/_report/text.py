@@ -1,0 +1,124 @@
+"""Text and numbers as a report shows them, and its data as JSON holds them. Called by all of this package.
+
+Invariant: what leaves here can be shown anywhere: no control character, no lone surrogate, no number that JSON does not have, and no value
+that looks like a secret, since reports are made to be given away.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from .._show.page import printable
+
+WITHHELD = "(withheld)"
+_WORDS = r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|COOKIE|AUTH"
+_NAME = re.compile(rf"(?:[A-Z0-9_]*_)?(?:API)?(?:{_WORDS})")
+"""A variable that holds one: HF_TOKEN, OPENAI_API_KEY; not NCCL_SHM_DISABLE, nor MAX_TOKENS."""
+_OPTION = re.compile(rf"--?(?:[a-z0-9_-]*[-_])?(?:api)?(?:{_WORDS})", re.I)
+"""An option that takes one: --api-key, --hf-token; not --tokens, nor --tokenizer-path."""
+_INSIDE = (
+    (re.compile(r"(?<=://)[^/@\s'\"]+(?=@)"), WITHHELD),  # user:password@ of a URL
+    (re.compile(rf"((?<![\w-]){_OPTION.pattern}(?:=|\s+))(?:'[^']*'|\"[^\"]*\"|[^\s'\"]+)", re.I), rf"\1{WITHHELD}"),
+    (re.compile(rf"(\b{_NAME.pattern}=)(?:'[^']*'|\"[^\"]*\"|[^\s'\"]+)"), rf"\1{WITHHELD}"),
+    (re.compile(r"(?i)(\bbearer\s+)[\w.~+/=-]{8,}"), rf"\1{WITHHELD}"),
+    (re.compile(r"\b(?:hf|ghp|gho|github_pat|sk|xox[a-z])[-_][\w-]{16,}"), WITHHELD),
+)
+
+
+def shown(text: object) -> str:
+    """A text as it may stand anywhere: control characters spelt out, bytes that are no text too, no secret."""
+    return printable(_no_secret(_utf8(str(text))))
+
+
+def _utf8(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _no_secret(text: str) -> str:
+    for pattern, instead in _INSIDE:
+        text = pattern.sub(instead, text)
+    return text
+
+
+# ------------------------------------------------------------------------------------------------------------------- data for JSON
+
+
+def plain(value: Any) -> Any:
+    """The same as JSON holds it, without secrets. Tuples and arrays are lists; "inf", "-inf" and "nan" stand for what is no number."""
+    if isinstance(value, enum.Enum):
+        value = value.value
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(value)
+    if isinstance(value, str):
+        return _no_secret(_utf8(value))
+    if isinstance(value, Mapping):
+        return {_utf8(str(key)): _member(str(key), item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return _items(value)
+    if isinstance(value, set | frozenset):
+        return _items(sorted(value, key=str))
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+    return _no_secret(_utf8(str(value)))
+
+
+def _member(name: str, value: Any) -> Any:
+    """A variable of the environment is a member of a mapping."""
+    return WITHHELD if isinstance(value, str) and value and _NAME.fullmatch(name) else plain(value)
+
+
+def _items(values: list[Any] | tuple[Any, ...]) -> list[Any]:
+    """A command is a list of words, where a secret may be the word after its option."""
+    found = [plain(item) for item in values]
+    for i, item in enumerate(found[:-1]):
+        if isinstance(item, str) and isinstance(found[i + 1], str) and _OPTION.fullmatch(item):
+            found[i + 1] = WITHHELD
+    return found
+
+
+# -------------------------------------------------------------------------------------------------------------------------- numbers
+
+
+def digits(value: float | None, unit: str = "", count: int = 4) -> str:
+    """So many digits that count, and the unit: ``89.2 tok/s``, ``4,024 tok/s``; ``-`` where there is none."""
+    if value is None or math.isnan(value):
+        return "-"
+    if math.isinf(value):
+        text = "inf" if value > 0 else "-inf"
+    else:
+        text = f"{value:,.0f}" if 1000 <= abs(value) < 1e12 else f"{value:.{count}g}"
+    return f"{text} {unit}" if unit else text
+
+
+def percent(share: float | None, sign: bool = True) -> str:
+    """``+11.2 %``, ``-0.42 %``: at least two digits that count."""
+    if share is None or math.isnan(share):
+        return "-"
+    value = 100 * share
+    if math.isinf(value):
+        return f"{'+' if value > 0 else '-'}inf %"
+    places = 2 if abs(value) < 1 else 1 if abs(value) < 100 else 0
+    return f"{value:{'+' if sign else ''}.{places}f} %"
+
+
+def named(key: str, label: str) -> str:
+    """``a: before``; ``a`` of an arm that has no other name."""
+    return key if label == key else f"{key}: {label}"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """``1 process``, ``5 processes``."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
