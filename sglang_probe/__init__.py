@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from ._ab.ab import ab
+    from ._ab.commands import Command
+    from ._ab.noise import NoiseResult, noise
+    from ._ab.result import AbResult
+    from ._ab.targets import Target
     from ._bands import Band, Bands, bands
     from ._bench.bench import bench
     from ._conform.conform import conform
     from ._decision import Blocked, Decision, Gate, Stop
+    from ._explain.explain import explain
+    from ._explain.types import Explanation
     from ._measure.cell import Cell
     from ._measure.format import MeasurementError
     from ._measure.measurement import Measurement, Provenance
@@ -28,11 +35,16 @@ if TYPE_CHECKING:
     from ._proof.matrix import Matrix, matrix
     from ._proof.reach import Reach, Witness
     from ._releases import Release, resolve
+    from ._report import read_report
     from ._route import CONTEXTS, dispatch, route, router
     from ._run.coordinator import Coordinator
     from ._run.local_group import LocalGroup
     from ._step.step import Step, step
     from ._types import Call, Fact, Fusion, Group, InputError, Model, Path, ProbeError, ProbeUnavailable, Server, Setting
+    from ._verdict.arm import Arm, arm
+    from ._verdict.reading import arms
+    from ._verdict.runs import runs_for
+    from ._verdict.verdict import Finding, Verdict, Word, verdict
     from .launch import find_server, read_launch, read_log, read_url
     from .models import load_model
 
@@ -55,6 +67,18 @@ _HOME = {
         "Server",
         "Setting",
     ),
+    "_ab.ab": ("ab",),
+    "_ab.commands": ("Command",),
+    "_ab.noise": ("NoiseResult", "noise"),
+    "_ab.result": ("AbResult",),
+    "_ab.targets": ("Target",),
+    "_verdict.verdict": ("Finding", "Verdict", "Word", "verdict"),
+    "_verdict.arm": ("Arm", "arm"),
+    "_verdict.reading": ("arms",),
+    "_verdict.runs": ("runs_for",),
+    "_explain.explain": ("explain",),
+    "_explain.types": ("Explanation",),
+    "_report": ("read_report",),
     "_bands": ("Band", "Bands", "bands"),
     "_bench.bench": ("bench",),
     "_measure.cell": ("Cell",),
@@ -77,6 +101,8 @@ _HOME = {
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
+    "AbResult",
+    "Arm",
     "Band",
     "Bands",
     "Bisect",
@@ -84,10 +110,13 @@ __all__ = [
     "CONTEXTS",
     "Call",
     "Cell",
+    "Command",
     "Coordinator",
     "Decision",
     "Diff",
+    "Explanation",
     "Fact",
+    "Finding",
     "Fusion",
     "Gate",
     "Group",
@@ -98,6 +127,7 @@ __all__ = [
     "Measurement",
     "MeasurementError",
     "Model",
+    "NoiseResult",
     "Path",
     "ProbeError",
     "ProbeUnavailable",
@@ -110,7 +140,13 @@ __all__ = [
     "Step",
     "Stop",
     "Summary",
+    "Target",
+    "Verdict",
     "Witness",
+    "Word",
+    "ab",
+    "arm",
+    "arms",
     "assert_constant_over",
     "assert_route",
     "assert_same_routing",
@@ -121,19 +157,24 @@ __all__ = [
     "conform",
     "diff",
     "dispatch",
+    "explain",
     "find_server",
     "history",
     "load_model",
     "matrix",
+    "noise",
     "preflight",
     "reach",
     "read_launch",
     "read_log",
+    "read_report",
     "read_url",
     "resolve",
     "route",
     "router",
+    "runs_for",
     "step",
+    "verdict",
 ]
 
 

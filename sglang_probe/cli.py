@@ -32,7 +32,10 @@ _EPILOG = """examples:
   sglang-probe diff bba2fc4 0be30d4
   sglang-probe conform 0.5.9
   sglang-probe preflight
-  sglang-probe bench --quick"""
+  sglang-probe bench --quick
+  sglang-probe verdict 78.4,83.2,89.2 94.1,97.3 --unit tok/s
+  sglang-probe ab --a-target one_shot --b-target pynccl_in_place --size 42KiB
+  sglang-probe explain --example"""
 
 
 _KEYWORD = re.compile(
@@ -53,17 +56,21 @@ class Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> Parser:
+    from ._cli import ab as _cli_ab
     from ._cli import bench as _cli_bench
     from ._cli import conform as _cli_conform
     from ._cli import diff as _cli_diff
     from ._cli import dispatch as _cli_dispatch
+    from ._cli import explain as _cli_explain
     from ._cli import history as _cli_history
+    from ._cli import noise as _cli_noise
     from ._cli import preflight as _cli_preflight
     from ._cli import reach as _cli_reach
     from ._cli import releases as _cli_releases
     from ._cli import route as _cli_route
     from ._cli import show as _cli_show
     from ._cli import step as _cli_step
+    from ._cli import verdict as _cli_verdict
 
     parser = Parser(prog="sglang-probe", description="Which path does an all-reduce of SGLang take, and why?", epilog=_EPILOG)
     parser.add_argument("--version", action="version", version=f"sglang-probe {__version__}")
@@ -80,6 +87,10 @@ def build_parser() -> Parser:
         _cli_preflight,
         _cli_bench,
         _cli_show,
+        _cli_verdict,
+        _cli_noise,
+        _cli_ab,
+        _cli_explain,
     ):
         module.add_parsers(commands)
     for command in commands.choices.values():

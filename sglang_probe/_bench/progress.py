@@ -6,13 +6,13 @@ Called by runner.py. Invariant: rich is imported only where a bar is shown; noth
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from .._show.page import printable
+from .._show.where import is_watched
 
 
 class Progress:
@@ -22,10 +22,9 @@ class Progress:
     """
 
     def __init__(self, cells: int, there: int, show: bool | None = None, say: Callable[[str], None] | None = None) -> None:
-        seen = "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
         self._bar: Any = None
         self._task: Any = None
-        self._cells, self._there, self._show, self._say = cells, there, seen if show is None else show, say
+        self._cells, self._there, self._show, self._say = cells, there, is_watched() if show is None else show, say
         self._set, self._since, self._first = "", time.monotonic(), there
 
     def __enter__(self) -> Progress:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, TextIO
 
 from .._show.page import printable
+from .._show.where import in_notebook
 from .runner import Nobody, Watch
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Rich:
 def watch(show: bool | None, stream: TextIO | None = None) -> Iterator[Watch]:
     """Who looks on: nobody, or lines on `stream` (stderr). None: where a person sees them."""
     out = sys.stderr if stream is None else stream
-    notebook = stream is None and "ipykernel" in sys.modules
+    notebook = stream is None and in_notebook()
     terminal = out is not None and out.isatty()
     if show is False or out is None or (show is None and not (terminal or notebook)):
         yield Nobody()

@@ -5,10 +5,11 @@ Called by LocalGroup. Invariant: nothing is shown, and rich is not imported, whe
 
 from __future__ import annotations
 
-import sys
 import time
 from types import TracebackType
 from typing import Any
+
+from .._show.where import is_watched
 
 _QUICK_S = 1.0
 
@@ -19,7 +20,7 @@ class Starting:
     def __init__(self, what: str) -> None:
         self._what, self._since = what, time.monotonic()
         self._status: Any = None
-        self._seen = "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
+        self._seen = is_watched()
 
     def __call__(self, joined: int) -> None:
         if not self._seen or time.monotonic() - self._since < _QUICK_S:
