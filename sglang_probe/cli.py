@@ -39,7 +39,8 @@ _EPILOG = """examples:
 
 
 _KEYWORD = re.compile(
-    r"\b(sglang|model|gpu|gpus|link|nodes|context|batch|draft_tokens|launch|log|url|api_key)=(['\"]?)([^'\"\s]+)\2"
+    r"\b(sglang|model|gpu|gpus|link|nodes|context|batch|draft_tokens|launch|log|url|api_key|unit|better|cell|column|margin|confidence"
+    r"|accepted)=(['\"]?)([^'\"\s]+)\2"
 )
 
 
@@ -125,6 +126,7 @@ def _main(argv: Sequence[str] | None) -> int:
     try:
         parser = build_parser()
         args = parser.parse_args(argv)
+        args.argv = list(sys.argv[1:] if argv is None else argv)
         if args.command is None:
             parser.print_help(sys.stderr)
             return 2

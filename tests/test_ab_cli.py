@@ -140,6 +140,19 @@ def test_a_report_is_one_file_and_markdown_begins_with_the_answer(capsys: pytest
     assert capsys.readouterr().out.startswith("**NOISE: ") and os.path.getsize("n.html") > 1000
 
 
+def test_a_report_that_cannot_be_written_is_refused_before_anything_is_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out, mark = tmp_path / "q.jsonl", tmp_path / "ran"
+    command = f"touch {mark}"
+    for name in ("q.pdf", "no/folder/q.html"):
+        argv = ["ab", "-a", command, "-b", command, "--out", str(out), "--report", str(tmp_path / name), "--runs", "1"]
+        assert cli.main(argv) == 2
+        printed = capsys.readouterr()
+        assert printed.out == "" and "report='" in printed.err
+    assert not out.exists() and not mark.exists()
+
+
 def test_a_signal_ends_it_with_its_status_and_the_same_command_goes_on(tmp_path: Path) -> None:
     root = Path(__file__).resolve().parents[1]
     script = "import os, sys\nfrom time import sleep\nopen('begun', 'a').write('x')\nsleep(0 if os.path.getsize('begun') < 4 or "

@@ -128,6 +128,38 @@ def test_every_option_reaches_its_keyword(monkeypatch: pytest.MonkeyPatch, run: 
     }  # fmt: skip
 
 
+def test_the_two_sides_may_have_cells_of_their_own_and_margins_may_be_percent(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    asked: dict[str, Any] = {}
+
+    def listen(**keywords: Any) -> Any:
+        asked.update(keywords)
+        return explain(example=True)
+
+    monkeypatch.setattr("sglang_probe._explain.explain.explain", listen)
+    run("--cell", "one_shot captured", "--cell", "two_shot captured", "--margin", "5%", "--confidence", "90%", "--example")
+    assert (asked["cell"], asked["margin"], asked["confidence"]) == (("one_shot captured", "two_shot captured"), 0.05, 0.9)
+
+
+def test_a_report_has_the_line_that_made_it_without_keys_and_folders(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from sglang_probe import _report
+
+    for name, ms in (("old", 19.0), ("new", 29.0)):
+        (tmp_path / f"{name}.csv").write_text("\n".join(["ms", *(f"{ms + more:.2f}" for more in (0.0, 0.1, -0.1, 0.05))]) + "\n")
+    launch = f"HF_TOKEN=hf_0123456789abcdefghij {EIGHT['launch']} --api-key sk-0123456789abcdefghij --host 0.0.0.0"
+    arguments = [launch if word == EIGHT["launch"] else word for word in ARGUMENTS]
+    argv = ["explain", "--before", str(tmp_path / "old.csv"), "--after", str(tmp_path / "new.csv"), *arguments]
+    assert cli.main([*argv, "--report", str(tmp_path / "a.html"), "--markdown"]) == 0
+    told, page = capsys.readouterr().out, (tmp_path / "a.html").read_text()
+    commands = dict(_report.read(tmp_path / "a.html")["commands"])
+    assert commands["this report"].startswith("sglang-probe explain --before old.csv --after new.csv --launch ")
+    for text in (told, page):
+        assert "sglang-probe explain --before old.csv" in text
+        assert str(tmp_path) not in text and "0123456789abcdefghij" not in text
+    assert cli.main(argv) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "BEFORE/bin/python" in line]
+    assert all("0123456789abcdefghij" not in line and "--api-key" not in line and "HF_TOKEN" not in line for line in lines)
+
+
 def test_every_keyword_of_the_function_has_an_option() -> None:
     import inspect
 
@@ -149,6 +181,9 @@ def test_a_report_holds_everything_and_markdown_is_for_a_bug_report(run: Run, tm
     ("argv", "field"),
     [
         (("--example", "--accepted", "two"), "accepted"),
+        (("--example", "--cell", "a", "--cell", "b", "--cell", "c"), "cell"),
+        (("--example", "--report", "answer.txt"), "report"),
+        (("--example", "--report", "no/such/folder/answer.html"), "report"),
         (("--example", "--launch", R18), "launch"),
         (("--example", "--before", "19", "--after", "29"), "before"),
         (("--before", "19ms", "--after", "29ms"), "sglang_before"),

@@ -94,6 +94,24 @@ def test_what_ships_changes_neither_the_word_nor_a_bound_of_the_answer(shipped: 
         assert not any(bound.illustration for bound in without.bounds), "no costs at all were asked for"
 
 
+@pytest.mark.parametrize("speculates", [False, True])
+def test_of_plain_decoding_no_other_machine_answers_either(tmp_path: Path, speculates: bool) -> None:
+    # The illustration of a plain step stands last among the bounds of routes.
+    other = write(
+        tmp_path / "h200.jsonl",
+        cells(8 * MIB, device_us=(200.0,) * 5, elapsed_us=(200.0,) * 5, world_size=8),
+        cells(8 * MIB, path="custom", kernel="two_shot", device_us=(150.0,) * 5, elapsed_us=(150.0,) * 5, world_size=8),
+        gpus=8,
+    )
+    seen = {"plain_before": runs(90, "tok/s"), "plain_after": runs(80, "tok/s")}
+    more = {"before": "20ms", "after": "21ms"} if speculates else {}
+    found = explain(**more, **seen, costs=other, **{**EIGHT, "gpu": "h100"})
+    shown = found.bound("routes", illustration=True)
+    assert shown is not None and shown.ms is not None and "H200" in shown.machine
+    assert found.bound("routes").ms is None  # type: ignore[union-attr]
+    assert found.word is Word.COULD and "H200" not in found.sentence + found.reason and "not measured" in found.sentence
+
+
 def test_on_the_machine_that_ships_its_figures_are_the_answer(shipped: None) -> None:
     launch = R18.replace("--tp 8", "--tp 2 --disable-custom-all-reduce") + " --enable-piecewise-cuda-graph --disable-cuda-graph"
     found = explain(runs(19), runs(29), **{**SERVER, "launch": launch, "gpu": "h200", "link": "nvlink"})
@@ -107,7 +125,9 @@ def test_cpu_ranks_illustrate_nothing(tmp_path: Path) -> None:
     group = cells(43008, [12.0] * 3, [40.0] * 3, path="torch_distributed", phase="eager", device="host")
     other = cells(43008, [12.0] * 3, [30.0] * 3, path="pynccl_out_of_place", phase="eager", device="host")
     found = explain(example=True, costs=write(tmp_path / "cpu.jsonl", group, other))
-    assert {origin for bound in found.bounds if bound.illustration for origin in bound.origins} == {"shipped"}, "GPUs, of the package"
+    assert {origin for bound in found.bounds if bound.illustration for origin in bound.origins} == {"shipped"}, (
+        "GPUs, of the package"
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------------------- which figures
@@ -236,6 +256,28 @@ def test_the_experiment_on_a_graph_is_the_same_call_both_ways(ab_accepts: Any) -
     a, b = ab_accepts(explain(example=True).experiment)
     assert (a.name, a.phase, b.name, b.phase) == ("pynccl_in_place", "captured", "torch_distributed", "eager")
     assert a.shape() == b.shape() == (3, 7168) and a.world_size == b.world_size == 8
+
+
+def test_lines_can_be_run_one_after_the_other_and_arms_of_one_path_have_names(ab_accepts: Any) -> None:
+    lines = [one.line for one in explain(example=True).experiments]
+    outs = [line.split(" --out ")[1] for line in lines]
+    assert len(lines) == len(set(outs)) == 2 and all(out.endswith(".jsonl") and " " not in out for out in outs)
+    found = explain("19ms", "29ms", costs="none", **{**EIGHT, "batch": 8})
+    a, b = ab_accepts(found.experiment)
+    assert (a.name, b.name) == ("one_shot", "one_shot") and (a.label, b.label) == ("captured", "eager")
+
+
+def test_no_experiment_shows_a_key_and_what_is_established_is_tried_again_as_such(ab_accepts: Any) -> None:
+    launch = f"HF_TOKEN=x1 NCCL_ALGO=Ring {R18} --api-key k2 --admin-api-key=k3 --port 3000"
+    for figures in (("19ms", "29ms"), (runs(19), runs(29))):
+        found = explain(*figures, launch=launch, **SERVER)
+        one = next(one for one in found.experiments if "BEFORE" in one.line)
+        assert not any(word in one.line for word in ("x1", "k2", "k3", "api-key", "HF_TOKEN"))
+        assert "--port 3000" in one.line and "NCCL_ALGO=Ring" in one.line
+        ab_accepts(one.line)
+        settled = found.seen[0].settled
+        asks = "whether it is there again, interleaved on one machine" if settled else "whether there is a difference at all"
+        assert one.why.startswith(asks)
 
 
 def test_plain_decoding_is_tried_again_without_speculation(ab_accepts: Any) -> None:

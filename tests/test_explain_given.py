@@ -5,6 +5,7 @@ Without these a figure in another unit, a missing side or a file of something el
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from sglang_probe import InputError, Measurement
 from sglang_probe._explain.explain import explain
 from sglang_probe._explain.given import read_given
 from sglang_probe._explain.types import Explanation, Word
+from sglang_probe._measure.format import MeasurementError
 
 
 def ask(before: Any, after: Any, **changes: Any) -> Explanation:
@@ -71,7 +73,7 @@ def test_both_kinds_at_once_are_two_arms() -> None:
         ("nowhere.csv", "29ms", {}, "before", "No such file"),
         ("19ms", "29ms", {"pattern": "sideways"}, "pattern", "interleaved, back_to_back"),
         ("19ms", "29ms", {"sglang_after": None}, "sglang_after", "give both releases"),
-        ("19ms", "29ms", {"sglang_after": "0.5.99"}, "sglang", "not a known release"),
+        ("19ms", "29ms", {"sglang_after": "0.5.99"}, "sglang_after", "not a known release"),
         ("19ms", "29ms", {"margin": 0}, "margin", "give a fraction"),
         ("19ms", "29ms", {"batch": 0}, "batch", "whole number"),
         ("19ms", "29ms", {"launch": None, "model": None}, "launch", "give a launch line"),
@@ -150,6 +152,12 @@ def test_rates_without_the_accepted_length_exclude_only_what_even_one_token_a_st
 # ------------------------------------------------------------------------------------------------------------------------------- files
 
 
+def test_an_accepted_length_without_speculation_is_refused_in_words_that_fit() -> None:
+    with pytest.raises(InputError) as caught:
+        ask("19ms", "29ms", accepted=2)
+    assert caught.value.field == "accepted" and caught.value.remedy.startswith("without speculation a step gives one token")
+
+
 def test_a_csv_is_an_arm_of_one_run_a_line(tmp_path: Path) -> None:
     for name, values in (("b", (20.0, 20.1, 19.9, 20.05)), ("a", (16.0, 16.1, 15.9, 16.05))):
         (tmp_path / f"{name}.csv").write_text("\n".join(["ms", *map(str, values)]) + "\n")
@@ -178,6 +186,21 @@ def test_a_measurement_is_the_time_of_one_call_and_a_step_makes_it_so_often(benc
     assert seen.change_ms.value == pytest.approx(bound.ms.value, rel=0.01)
 
 
+def test_a_packed_measurement_is_one_too_and_each_side_may_have_its_cell(benches: tuple[Path, Path], tmp_path: Path) -> None:
+    packed = []
+    for file in benches:
+        packed.append(tmp_path / f"{file.name}.gz")
+        packed[-1].write_bytes(gzip.compress(file.read_bytes()))
+    plain, same = ask(*benches), ask(*packed, cell=("captured", "captured"))
+    assert same.seen[0].what == "one call" and same.seen[0].change_ms == plain.seen[0].change_ms
+    given = [number for number in same.numbers if number.what.startswith("one call, ")]
+    assert {number.origin for number in given} == {"given"}
+    assert [number.source.partition(":")[0] for number in given] == [file.name for file in packed]
+    packed[1].write_bytes(packed[1].read_bytes()[:-40])
+    with pytest.raises(MeasurementError, match="damaged"):
+        ask(*packed)
+
+
 def test_the_time_of_a_call_stands_by_itself(benches: tuple[Path, Path]) -> None:
     with pytest.raises(InputError, match="ask about the step in another question"):
         ask([str(benches[0]), "20ms"], [str(benches[1]), "16ms"])
@@ -203,4 +226,4 @@ def test_a_server_may_be_told_by_its_log_and_is_taken_for_both_releases(tmp_path
 
 def test_a_model_alone_is_asked_about_as_step_does() -> None:
     found = explain("20ms", "16ms", **{**EIGHT, "launch": None, "batch": 1, "context": None})
-    assert found.launch.startswith("Llama-3-8B on 8 ranks, decode step") and found.calls == 65
+    assert found.launch.startswith("Llama-3-8B on 8 ranks (8x h200 over NVLink), decode step") and found.calls == 65

@@ -163,6 +163,22 @@ def test_an_explanation_shows_what_was_seen_what_can_be_and_waiting_apart(explai
     assert "not measured: had piecewise_pynccl fired" in legend
 
 
+def test_the_words_beside_each_bar_stand_within_the_picture(explained: Explanation) -> None:
+    machine, assumed = "8x NVIDIA RTX PRO 6000 Blackwell Server Edition over PCIe", "no interval: a factor of 2 is assumed"
+    for bound in explained.bounds:
+        one = replace(bound, ms=Range(60.0, 50.0, 70.0), origins=("published",), machine=machine, assumed=assumed)
+        far = replace(explained, bounds=(one,))
+        figure = _report.figure(far)
+        figure.draw_without_rendering()
+        axes = figure.axes[0]
+        assert axes.texts and max(text.get_window_extent().x1 for text in axes.texts) <= axes.get_window_extent().x1
+        assert not any(" ... " in text.get_text() for text in axes.texts)
+
+
+def test_a_notebook_stays_small_with_every_kind_of_bar(explained: Explanation) -> None:
+    assert len(re.findall(r"<svg.*</svg>", _report.html(explained), re.S)[0]) < 60_000
+
+
 def test_outliers_of_many_times_the_rest_get_a_logarithmic_axis_that_says_so() -> None:
     axes = _report.figure(verdict([1, 1.1, 1.2, 90], [1, 1.1, 1.2, 1.3], unit="ms")).axes[0]
     assert axes.get_yscale() == "log" and "logarithmic" in axes.get_ylabel()

@@ -80,6 +80,20 @@ def test_bad_input_is_status_2_and_one_line_on_stderr(run: Run, argv: list[str],
     assert status == 2 and out == "" and said in err and err.count("\n") == 1 and err.startswith("sglang-probe: ")
 
 
+def test_blanks_between_figures_are_told_as_such(run: Run) -> None:
+    status, out, err = run("89,", "90", "82,", "83", "--unit", "tok/s")
+    assert (status, out) == (2, "") and err.startswith("sglang-probe: b='90 82, 83': ") and "commas between and no blanks" in err
+
+
+def test_a_report_has_the_line_that_made_it_and_a_name_that_cannot_be_is_refused_first(run: Run, tmp_path: Path) -> None:
+    assert run(A, B, "--unit", "tok/s", "--report", str(tmp_path / "x.html"))[0] == 0
+    assert f"sglang-probe verdict {A} {B} --unit tok/s --report x.html" in (tmp_path / "x.html").read_text()
+    assert f"sglang-probe verdict {A} {B} --unit tok/s --markdown" in run(A, B, "--unit", "tok/s", "--markdown")[1]
+    for name in ("x.txt", "no/folder/x.html"):
+        status, out, err = run(A, B, "--unit", "tok/s", "--report", str(tmp_path / name))
+        assert (status, out) == (2, "") and "report='" in err
+
+
 def test_a_report_is_a_file_that_holds_everything_and_markdown_is_for_a_bug_report(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "verdict.html"
     status, out, _ = run(A, B, "--unit", "tok/s", "--report", str(path), "--markdown")

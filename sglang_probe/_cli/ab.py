@@ -216,11 +216,13 @@ def ended(args: argparse.Namespace, do: Callable[[Callable[[str], None]], Any], 
     from .._ab.noise import NoiseInterrupted
     from .._show.page import printable
     from .bench import _ended_by_signals
+    from .verdict import check_report, show_result
 
     def say(text: str) -> None:
         with contextlib.suppress(OSError):  # of a terminal that was closed: the experiment goes on
             sys.stderr.write(f"sglang-probe: {printable(text)}\n")
 
+    check_report(args)
     with _ended_by_signals(True) as came:
         try:
             result = do(say)
@@ -228,22 +230,11 @@ def ended(args: argparse.Namespace, do: Callable[[Callable[[str], None]], Any], 
             say(str(stop) or "interrupted before anything was measured")
             if isinstance(stop, Interrupted | NoiseInterrupted) and stop.result is not None:
                 with contextlib.suppress(OSError):  # of a terminal that was closed
-                    _shown(args, stop.result)
+                    show_result(args, stop.result)
                     sys.stdout.flush()
             return 128 + (came[0] if came else signal.SIGINT)
-    _shown(args, result)
+    show_result(args, result)
     return _status(experiment(result))
-
-
-def _shown(args: argparse.Namespace, result: Any) -> None:
-    from ..cli import show
-
-    if args.report:
-        result.write(args.report)
-    if args.markdown and not args.json:
-        sys.stdout.write(result.markdown() + "\n")
-        return
-    show(args, result.to_dict() if args.json else None, result.page(args.verbose))
 
 
 def _status(result: AbResult) -> int:

@@ -6,7 +6,6 @@ Exit status: 0 answered, whatever the answer. Invariant: every option is a keywo
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 from .._types import InputError
@@ -27,6 +26,7 @@ _FIGURES = ("before", "after", "plain_before", "plain_after")
 def add_parsers(commands: Any) -> None:
     from .costs import add_costs_option
     from .options import add_server_options, count
+    from .verdict import fraction
 
     parser = commands.add_parser(
         "explain", help="can this change of SGLang explain that difference?", description=_ABOUT, epilog=_EXAMPLES
@@ -38,9 +38,8 @@ def add_parsers(commands: Any) -> None:
     for name in ("before", "after"):
         seen.add_argument(f"--plain-{name}", action="extend", nargs="+", metavar="FIGURE", help="the same, without speculation")
     seen.add_argument("--unit", help="of figures that bring none: us, ms, s or tok/s")
-    seen.add_argument(
-        "--cell", metavar="WORDS", help="of a file that bench wrote: which of what it measured, as `verdict` has it"
-    )
+    cell = "of a file that bench wrote, words that only one of its cells has; twice: before and after"
+    seen.add_argument("--cell", action="append", default=[], metavar="WORDS", help=cell)
     seen.add_argument("--column", metavar="NAME", help="of a file that bench wrote, which times; of a CSV, which column")
     text = "mean accepted length of a verify step, the bonus token with it; two numbers: before and after"
     seen.add_argument("--accepted", metavar="N[,N]", help=text)
@@ -55,8 +54,8 @@ def add_parsers(commands: Any) -> None:
     step.add_argument("--context", help="capture or eager, ...; by default what the server would do")
     add_costs_option(parser)
     parser.add_argument("--pattern", choices=("interleaved", "back_to_back"), help="only costs that were taken so")
-    parser.add_argument("--margin", type=float, default=0.02, metavar="SHARE", help="SAME is within this (0.02)")
-    parser.add_argument("--confidence", type=float, default=0.95, metavar="SHARE", help="of the verdicts (0.95)")
+    parser.add_argument("--margin", type=fraction, default=0.02, metavar="M", help="what counts as the same (2%%)")
+    parser.add_argument("--confidence", type=fraction, default=0.95, metavar="C", help="of the verdicts (95%%)")
     parser.add_argument("--report", metavar="FILE.html", help="one file that holds everything")
     parser.add_argument("--markdown", action="store_true", help="print Markdown, for a bug report")
     parser.verbose_text = "every call, rule, number with its origin, and what was assumed"
@@ -66,30 +65,26 @@ def add_parsers(commands: Any) -> None:
 def run_explain(args: argparse.Namespace) -> int:
     from .._explain.explain import explain
     from .._server.url import using_key
-    from ..cli import show
     from .options import pairs, progress
+    from .verdict import check_report, show_result
 
+    check_report(args)
     with progress("reading") as tell, using_key(args.api_key):
         found = explain(
             **{name: _figures(getattr(args, name)) for name in _FIGURES},
             **{name: getattr(args, name) for name in _SAME},
             env=pairs("env", args.env) or None,
             accepted=_accepted(args.accepted),
+            cell=_cell(args.cell),
             progress=tell,
         )
-        data = found.to_dict() if args.json else None
-    if args.report:
-        found.write(args.report)
-    if args.markdown and not args.json:
-        sys.stdout.write(found.markdown().rstrip("\n") + "\n")
-        return 0
-    show(args, data, found.page(args.verbose))
+    show_result(args, found)
     return 0
 
 
 _SAME = (
     *("sglang_before", "sglang_after", "launch", "log", "url", "model", "gpu", "link", "nodes", "gpus", "batch", "draft_tokens"),
-    *("context", "unit", "cell", "column", "costs", "pattern", "margin", "confidence", "example"),
+    *("context", "unit", "column", "costs", "pattern", "margin", "confidence", "example"),
 )
 """Options that are called as the keyword is."""
 
@@ -97,6 +92,12 @@ _SAME = (
 def _figures(given: list[str] | None) -> Any:
     """One as it is, so that a file is one."""
     return given[0] if given and len(given) == 1 else given
+
+
+def _cell(given: list[str]) -> Any:
+    if len(given) > 2:
+        raise InputError("cell", given[2], "give it once for both, or twice: before and after")
+    return None if not given else tuple(given) if len(given) == 2 else given[0]
 
 
 def _accepted(text: str | None) -> Any:

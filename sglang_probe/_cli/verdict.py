@@ -6,6 +6,7 @@ Exit status 0 whatever the word is: UNDECIDED is an answer; 2 where the figures 
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ def add_parsers(commands: Any) -> None:
     parser = commands.add_parser("verdict", help=text, description=text, epilog=_EPILOG)
     parser.verbose_text = "all figures of both arms, and how many runs show how much"
     parser.add_argument("a", metavar="A", help="what it is compared with")
-    parser.add_argument("b", metavar="B", nargs="?", help="what is judged; not with --arm-column")
+    parser.add_argument("b", metavar="B", nargs="*", help="what is judged; not with --arm-column")
     parser.add_argument("--better", choices=("higher", "lower"), help="which figures are better; most units tell")
     parser.add_argument("--unit", metavar="UNIT", help="of figures that bring none: tok/s, us, ms, s, ...")
     parser.add_argument("--margin", type=fraction, default=0.02, metavar="M", help="what counts as the same (2%%)")
@@ -57,16 +58,32 @@ def fraction(text: str) -> float:
 
 
 def run_verdict(args: argparse.Namespace) -> int:
+    check_report(args)
+    found = _verdict(args)
+    show_result(args, found)
+    return 0
+
+
+def check_report(args: argparse.Namespace) -> None:
+    """Before anything is measured for it: whether a report can have that name. Raises InputError."""
+    from .. import _report
+
+    if args.report is not None:
+        _report.check_name(args.report, "report")
+
+
+def show_result(args: argparse.Namespace, result: Any) -> None:
+    """To stdout as it was asked for, and into the report."""
+    from .. import _report
     from ..cli import show
 
-    found = _verdict(args)
+    command = shlex.join(["sglang-probe", *args.argv]) if getattr(args, "argv", None) else ""
     if args.report is not None:
-        found.write(args.report)
+        _report.write(result, args.report, command=command)
     if args.markdown and not args.json:
-        sys.stdout.write(found.markdown().rstrip("\n") + "\n")
-        return 0
-    show(args, found.to_dict() if args.json else None, found.page(args.verbose))
-    return 0
+        sys.stdout.write(_report.markdown(result, command=command).rstrip("\n") + "\n")
+        return
+    show(args, result.to_dict() if args.json else None, result.page(args.verbose))
 
 
 def _verdict(args: argparse.Namespace) -> Verdict:
@@ -74,6 +91,11 @@ def _verdict(args: argparse.Namespace) -> Verdict:
     from .._verdict.reading import arms
     from .._verdict.verdict import verdict
 
+    if len(args.b) > 1:
+        raise InputError(
+            "b", " ".join(args.b), "it is one: figures of an arm have commas between and no blanks, as 82,83 or '82, 83'"
+        )
+    b = args.b[0] if args.b else None
     if len(args.cell) > 2:
         raise InputError("cell", args.cell[2], "give it once for both arms, or twice")
     keywords = {name: getattr(args, name) for name in ("better", "margin", "confidence", "unit")}
@@ -84,10 +106,12 @@ def _verdict(args: argparse.Namespace) -> Verdict:
         wanted = None if args.arms is None else [one.strip() for one in args.arms.split(",")]
         one, other = arms(args.a, arm_column=args.arm_column, arms=wanted, column=args.column)
         return verdict(one, other, **keywords)
-    if args.b is None or args.arms is not None:
-        field = "b" if args.b is None else "arms"
+    if b is None or args.arms is not None:
+        field = "b" if b is None else "arms"
         raise InputError(
-            field, getattr(args, field), "give both arms, or one CSV file and the column that tells them apart: --arm-column NAME"
+            field,
+            b if field == "b" else args.arms,
+            "give both arms, or one CSV file and the column that tells them apart: --arm-column NAME",
         )
     cell = None if not args.cell else tuple(args.cell) if len(args.cell) == 2 else args.cell[0]
-    return verdict(args.a, args.b, cell=cell, column=args.column, **keywords)
+    return verdict(args.a, b, cell=cell, column=args.column, **keywords)

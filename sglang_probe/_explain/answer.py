@@ -73,20 +73,20 @@ class Question:
 
     def routes(self, seen: Seen) -> Bound:
         """What these routes cost in the step of that difference."""
-        found = [bound for bound in self.bounds if bound.kind == "routes"]
+        found = [bound for bound in self.bounds if bound.kind == "routes" and not bound.illustration]
         return found[-1] if seen.what == PLAIN else found[0]
 
     def ceiling_holds(self, longer: bool) -> bool:
-        """Whether no call of that side is fused, raises, or is not modelled: what such a one takes is in no sum."""
-        side = "after" if longer else "before"
+        """Whether no call that changes is fused on either side (such a kernel takes the norm with it), raises, or is not modelled."""
         if self.step is not self.main:
             return False  # what is summed is the main step
-        ways = [pair.before if side == "before" else pair.after for pair in self.step.changed]
-        return not self.step.unmodelled and all(way is not None and way.decision.path is not Path.RAISES for way in ways)
+        whole = all(pair.before is not None and pair.after is not None for pair in self.step.changed)
+        ways = [pair.after if longer else pair.before for pair in self.step.changed]
+        return whole and not self.step.unmodelled and all(way is None or way.decision.path is not Path.RAISES for way in ways)
 
     def ceiling(self, longer: bool) -> Bound:
         """All all-reduces: of the step after, where it became longer; of the one before, where shorter."""
-        found = [bound for bound in self.bounds if bound.kind == "ceiling"]
+        found = [bound for bound in self.bounds if bound.kind == "ceiling" and not bound.illustration]
         return found[-1] if longer else found[0]
 
 
@@ -102,10 +102,32 @@ class Answer:
 def decide(q: Question) -> Answer:
     """The first word that holds."""
     found = _inconsistent(q) or _unreachable(q) or _nothing(q) or _bounded(q)
-    raising = sum(pair.count for pair in q.changed if pair.after and pair.after.decision.path is Path.RAISES)
-    text = (f"{raising} calls raise an exception in {q.main.after.sglang}: a server fails there, it is not slower",)
-    more = (*(text if raising else ()), *q.also)
+    more = (*_raising(q), *_fused(q.step), *q.also)
     return Answer(found.word, found.sentence, found.reason, (*more, *found.findings), found.missing)
+
+
+def _raising(q: Question) -> tuple[str, ...]:
+    """Such a server makes no step that anybody could have timed."""
+    told = []
+    for step, side in zip(q.step.steps, ("before", "after"), strict=True):
+        ways = [(pair.count, getattr(pair, side)) for pair in q.changed]
+        count = sum(n for n, way in ways if way is not None and way.decision.path is Path.RAISES)
+        why = "a server fails there, it is not slower" if side == "after" else "what was seen there was of another server"
+        told += [f"{count} calls raise an exception in {step.sglang}: {why}"] if count else []
+    return tuple(told)
+
+
+def _fused(sides: Sides) -> tuple[str, ...]:
+    """Calls that a fused kernel takes: they have no route, and what they take is measured by nothing here."""
+    before, after = (step.fused for step in sides.steps)
+    if not before and not after:
+        return ()
+    counts = f"{after}" if before == after else f"{before} before and {after} after"
+    whole = {step.all_reduces for step in sides.steps}
+    of = f" of {next(iter(whole))}" if len(whole) == 1 else ""
+    return (
+        f"a fused kernel takes {counts}{of} all-reduces of a step, with the norm behind them: they have no route, and are in no sum",
+    )
 
 
 def _inconsistent(q: Question) -> Answer | None:
@@ -151,7 +173,8 @@ def not_told_apart(seen: Seen) -> str:
             f"{one.processes[0][0]:.4g}" if len(one.processes[0]) == 1 else "the other" for one in (seen.before, seen.after)
         )
         return f"one run an arm cannot tell {was} from {now} {seen.before.unit} ({seen.what})"
-    return f"{seen.what}: {seen.verdict.sentence}"
+    head, colon, rest = seen.verdict.sentence.partition(": ")  # its word is told by ours
+    return f"{seen.what}: {rest if colon and head == str(seen.verdict.word) else seen.verdict.sentence}"
 
 
 def _bounded(q: Question) -> Answer:
@@ -162,15 +185,31 @@ def _bounded(q: Question) -> Answer:
     if bound.ms is not None and not q.unknown and _far(bound.ms, longer) < least:
         return _too_small(q, seen, bound, longer)
     if ceiling.ms is not None and not q.unknown and q.ceiling_holds(longer) and (ceiling.ms.high or ceiling.ms.value) < least:
-        told = f"all all-reduces of the step together take {_ms(ceiling.ms.high or ceiling.ms.value)} ms at most, less than {_amount(seen)}"
+        which = "all routed all-reduces" if _fused(q.step) else "all all-reduces"
+        told = (
+            f"{which} of the step together take {_ms(ceiling.ms.high or ceiling.ms.value)} ms at most, less than {_amount(seen)}"
+        )
         return Answer(Word.CANNOT_TOO_SMALL, f"CANNOT (too small): {told}", f"{_calls(q.changed)}; {_basis(ceiling)}")
     if bound.ms is None or q.unknown:
         why = q.unknown or f"what that costs is {bound.why.partition(': ')[0]}"
         told = f"{_calls(q.changed)}, and {why}" if q.changed else why
-        reason = f"nothing that is measured excludes it for {_amount(seen)}: {_ceiling_text(q, longer)}"
+        reason = f"nothing that is measured excludes that as the cause of {_amount(seen)}: {_ceiling_text(q, longer)}"
         return Answer(Word.COULD, f"COULD: {told}", reason, missing=_accepted(seen))
-    text = f"COULD: these routes explain {_signed(bound.ms.value)} ms ({_ends(bound.ms)}) of {_amount(seen)}"
+    text = f"COULD: {_share(bound.ms, seen, longer)}"
     return Answer(Word.COULD, text, f"{_calls(q.changed)}; {_basis(bound)}", missing=_accepted(seen))
+
+
+def _share(ms: Range, seen: Seen, longer: bool) -> str:
+    """What routes explain, counted in the direction that was seen."""
+    sign = 1 if longer else -1
+    value, least, most = (
+        sign * end for end in (ms.value, *((ms.low, ms.high) if longer else (ms.high, ms.low))) if end is not None
+    )
+    if value > 0:
+        return f"these routes explain {_ms(value)} ms ({_ms(least)} to {_ms(most)}) of {_amount(seen)}"
+    way, other = ("longer", "shorter") if longer else ("shorter", "longer")
+    figures = f"make a step {_ms(-value)} ms {other}" if value else "change nothing"
+    return f"these routes {figures}, but by the end of their interval {_ms(most)} ms {way}: not excluded for {_amount(seen)}"
 
 
 def _too_small(q: Question, seen: Seen, bound: Bound, longer: bool) -> Answer:
@@ -204,7 +243,8 @@ def _at_most(bound: Bound, seen: Seen) -> str:
     longer = seen.change_ms.value >= 0
     if bound.ms is None:
         return f"an amount that is {bound.why}"
-    return f"at most {_ms(max(0.0, _far(bound.ms, longer)))} ms of it"
+    far = _far(bound.ms, longer)
+    return f"at most {_ms(far)} ms of it" if far > 0 else "nothing of it"
 
 
 def _amount(seen: Seen) -> str:
@@ -222,13 +262,27 @@ def _calls(pairs: Sequence[Pair]) -> str:
     """``123 calls go from torch_distributed, eager to pynccl_out_of_place, eager``."""
     counts: dict[tuple[str, str], int] = {}
     for pair in pairs:
-        key = (str(pair.before or "not made, or fused"), str(pair.after or "not made, or fused"))
+        key = (str(pair.before or ""), str(pair.after or ""))
         counts[key] = counts.get(key, 0) + pair.count
-    return "; ".join(f"{_count(count)} from {was} to {now}" for (was, now), count in counts.items())
+    return "; ".join(_change(count, *ways) for ways, count in counts.items())
 
 
-def _count(count: int) -> str:
-    return "1 call goes" if count == 1 else f"{count} calls go"
+_RAISES = "raises "
+
+
+def _change(count: int, was: str, now: str) -> str:
+    """ "" stands for a call that is not made, or that a fused kernel takes."""
+    calls, go, are = ("1 call", "goes", "is") if count == 1 else (f"{count} calls", "go", "are")
+    if not now:
+        return f"{calls} that went by {was} {are} fused or not made after the change"
+    if not was:
+        return f"{calls} that {'was' if count == 1 else 'were'} fused or not made before the change {go} by {now}"
+    if was.startswith(_RAISES) or now.startswith(_RAISES):
+        verb = "raises" if count == 1 else "raise"
+        first = f"raised {was.removeprefix(_RAISES)}" if was.startswith(_RAISES) else f"went by {was}"
+        then = f"{verb} {now.removeprefix(_RAISES)}" if now.startswith(_RAISES) else f"{go} by {now}"
+        return f"{calls} that {first} before the change {then} after it"
+    return f"{calls} {go} from {was} to {now}"
 
 
 def _basis(bound: Bound) -> str:
@@ -236,23 +290,21 @@ def _basis(bound: Bound) -> str:
 
 
 def _ceiling_text(q: Question, longer: bool) -> str:
-    ceiling = q.ceiling(longer)
+    """What is known of the whole, or why no whole is known."""
+    ceiling, when = q.ceiling(longer), "after" if longer else "before"
     if q.step is not q.main:
         return f"of {PLAIN} the whole is not summed"
     if not q.ceiling_holds(longer):
+        if not longer and ceiling.ms is not None and all(pair.before is not None for pair in q.changed):
+            took = f"{_ms(ceiling.ms.value)} ms before the change ({', '.join(ceiling.origins)})"
+            return (
+                f"all its all-reduces together took {took}, and what a fused kernel saves beside them is measured by nothing here"
+            )
         return "what fused calls take, or others that are not modelled, is measured by nothing here"
     if ceiling.ms is None:
-        return f"what {ceiling.what} take is {ceiling.why.partition(': ')[0]}"
-    return f"{ceiling.what} take {_ms(ceiling.ms.value)} ms ({', '.join(ceiling.origins)})"
+        return f"what all its all-reduces took together {when} the change is {ceiling.why.partition(': ')[0]}"
+    return f"all its all-reduces together took {_ms(ceiling.ms.value)} ms {when} the change ({', '.join(ceiling.origins)})"
 
 
 def _ms(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.3g}" if value else "0"
-
-
-def _ends(ms: Range) -> str:
-    return f"{_signed(ms.low or 0.0)} to {_signed(ms.high or 0.0)}"

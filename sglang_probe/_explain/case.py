@@ -29,6 +29,7 @@ from .types import Kind as BoundKind
 Figures = Mapping[Kind, tuple[Given, Given]]
 _OTHERS = ("piecewise_replay", "piecewise_capture", "eager", "capture", "compile", "compiled_capture")
 """Contexts that run at each step: what a change would do there, where this step does not run, is told beside it."""
+ALL = "all all-reduces of the step"
 
 
 class Case:
@@ -112,7 +113,7 @@ class Case:
             add("eager", "eager instead of captured (all-reduces alone)", self.graph)
             if "eager" in _contexts(self.main):
                 captured = [(pair.count, pair.before) for pair in self.graph if pair.before is not None]
-                ceilings.append(self.pricer.ceiling("all all-reduces of the step, were it captured", captured, "captured"))
+                ceilings.append(self.pricer.ceiling(f"{ALL}, were it captured", captured, "captured"))
         shown = [more for bound, pairs in own if bound.ms is None for more in self.pricer.illustrations(bound, pairs)]
         return (*(bound for bound, _ in own), *ceilings, *shown)
 
@@ -136,9 +137,10 @@ class Case:
     def _ceilings(self) -> list[tuple[str, list[tuple[int, Any]]]]:
         before = [(pair.count, pair.before) for pair in self.main.pairs if pair.before is not None]
         after = [(pair.count, pair.after) for pair in self.main.pairs if pair.after is not None]
+        whole = ALL if not any(step.fused for step in self.main.steps) else f"{ALL} that are not fused"
         if not self.main.changed:
-            return [("all all-reduces of the step", after)]
-        return [("all all-reduces of the step, before", before), ("all all-reduces of the step, after", after)]
+            return [(whole, after)]
+        return [(f"{whole}, before", before), (f"{whole}, after", after)]
 
     def _planned(self, seen: Iterable[Seen]) -> list[str]:
         """Of single runs: how many would tell, were processes to differ as calls of this step have."""
@@ -191,8 +193,8 @@ class Case:
             findings=_unique(self.stream.findings, answer.findings, planned, _waited(waiting), _told(seen)),
             missing=(*answer.missing, *self.pricer.missing),
             sources=tuple(dict.fromkeys(f"{n.origin}: {n.source}" for n in self.pricer.numbers())),
-            notes=_unique(self.reader.notes, *(step.notes for step in self.reader.first), self.pricer.notes()),
-            assumed=_unique(*(step.assumed for step in self.reader.first), self.proof.diff.assumed),
+            notes=_unique(self.reader.notes, _sided(*(step.notes for step in self.reader.first)), self.pricer.notes()),
+            assumed=_unique(_sided(*(step.assumed for step in self.reader.first)), self.proof.diff.assumed),
             warnings=_unique(_warnings(self.main, server.contradictions, self.blind), self.pricer.warnings(server.env)),
         )
 
@@ -205,11 +207,13 @@ def _contexts(sides: Sides) -> set[str]:
 
 
 def _launch_text(sides: Sides, width: int) -> str:
-    """``Kimi-K2.5 on 8 ranks, verify step of 3 draft tokens, batch 1, eager``."""
+    """``Kimi-K2.5 on 8 ranks (8x rtx-pro-6000 over PCIe), verify step of 3 draft tokens, batch 1, eager``."""
     step = sides.after
     kind = f"verify step of {width} draft tokens" if width > 1 else "decode step"
     context = " -> ".join(dict.fromkeys(one.context for one in sides.steps))
-    return f"{step.model} on {step.world_size} ranks, {kind}, batch {step.batch}, {context}"
+    ranks = f"{step.world_size} rank{'s' * (step.world_size != 1)}"
+    machine = "" if step.server is None else f" ({target_of(step.server.groups['tp'])})"
+    return f"{step.model} on {ranks}{machine}, {kind}, batch {step.batch}, {context}"
 
 
 def _route_change(pair: Pair) -> RouteChange:
@@ -229,7 +233,8 @@ def _numbers(seen: Iterable[Seen], proof: Proof, bounds: Iterable[Bound]) -> lis
             several = len(arm) > 1
             note = f"median of {len(arm)} runs, least to most" if several else "1 run"
             ends = Range(middle_of(middles), *((min(middles), max(middles)) if several else (None, None)))
-            found.append(Number(f"{one.what}, {arm.label}", ends, arm.unit, arm.origin, note=note))
+            source = "" if arm.origin == "given" else arm.origin
+            found.append(Number(f"{one.what}, {arm.label}", ends, arm.unit, "given", source, note))
         unit = "ms a token" if one.per_token else "ms a step"
         found.append(Number(f"{one.what}: after less before", one.change_ms, unit, "derived", note=one.verdict.method))
     fixed = f"states with {conjunction_text({name: (value,) for name, value in proof.fixed.items()})}"
@@ -239,7 +244,7 @@ def _numbers(seen: Iterable[Seen], proof: Proof, bounds: Iterable[Bound]) -> lis
     found += [Number(what, Range(float(count)), "", "counted") for what, count in counts]
     for bound in bounds:
         whose = " (illustration)" if bound.illustration else ""
-        origin = "derived" if bound.ms is not None else NOT_MEASURED
+        origin = NOT_MEASURED if bound.ms is None else "derived" if bound.calls else "counted"
         note = bound.why or ", ".join(filter(None, [bound.quantity, bound.assumed]))
         found.append(Number(f"{bound.what}{whose}: {bound.calls} calls", bound.ms, "ms a step", origin, bound.machine, note))
     return found
@@ -261,8 +266,15 @@ def _told(seen: Iterable[Seen]) -> list[str]:
 
 def _warnings(sides: Sides, contradictions: Iterable[str], blind: Iterable[str]) -> list[str]:
     told = [f"the log says otherwise: {text}" for text in contradictions]
+    told += [f"another machine may have another answer: {text}" for text in sides.after.assumed if text.startswith("GPU: ")]
     told += [note for step in sides.steps for note in step.notes if note.startswith(("not modelled", "unknown architecture"))]
     return told + [f"nobody knows the code of {name}: what is told of it is the nearest release's" for name in blind]
+
+
+def _sided(before: Iterable[str], after: Iterable[str]) -> list[str]:
+    """What both steps say once; what one says with its side."""
+    was, now = tuple(before), tuple(after)
+    return [text if text in now else f"before: {text}" for text in was] + [f"after: {text}" for text in now if text not in was]
 
 
 def _unique(*groups: Iterable[str]) -> tuple[str, ...]:

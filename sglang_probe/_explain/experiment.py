@@ -4,7 +4,7 @@
     are these routes the cause?        one call by both ways, on the machine of the server
     was the graph the cause?           the same call eager and captured
 
-Invariant: a line can be run as it stands, but for BEFORE and AFTER; `ab` takes every option that is in it.
+Invariant: a line can be run as it stands, but for BEFORE and AFTER, and one after the other in one folder; `ab` takes every option in it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import shlex
 
 from .._bench.targets import TARGETS
+from .._report.text import names_secret
 from .._server.command import split_command
 from .answer import Question
 from .seen import CALL, PLAIN
@@ -22,6 +23,8 @@ _PROGRAM = "sglang-probe ab"
 _LOAD = "--dataset-name random --random-input-len 64 --random-output-len 512 --num-prompts"
 _FIGURE = r"Output token throughput \(tok/s\): +([0-9.]+)"
 _SPECULATIVE = "--speculative-"
+_AGAIN, _ROUTES, _GRAPH = (f"--out explain_{name}.jsonl" for name in ("again", "routes", "graph"))
+"""A file each: `ab` overwrites none, and goes on where the same line was stopped."""
 
 
 def experiments_of(word: Word, question: Question, reader: Reader, eager: tuple[Pair, ...]) -> tuple[Experiment, ...]:
@@ -30,8 +33,8 @@ def experiments_of(word: Word, question: Question, reader: Reader, eager: tuple[
         return ()
     first = question.first
     again = None if first.what == CALL else _again(first, reader)
-    routes = _calls(question.changed, "whether these routes differ on this machine, and by how much a call")
-    graph = _calls(eager, "how much a call that is not captured costs here") if not question.changed else None
+    routes = _calls(question.changed, _ROUTES, "whether these routes differ on this machine, and by how much a call")
+    graph = _calls(eager, _GRAPH, "how much a call that is not captured costs here") if not question.changed else None
     again = None if first.settled and routes is not None else again
     order = (
         (graph, again)
@@ -46,16 +49,15 @@ def experiments_of(word: Word, question: Question, reader: Reader, eager: tuple[
 def _again(seen: Seen, reader: Reader) -> Experiment | None:
     """The whole server on both releases."""
     before, after = (release.name for release in reader.releases)
-    why = (
-        f"whether there is a difference at all ({seen.what}): BEFORE and AFTER are virtual environments with {before} and {after}"
-    )
+    asks = "whether it is there again, interleaved on one machine" if seen.settled else "whether there is a difference at all"
+    why = f"{asks} ({seen.what}): BEFORE and AFTER are virtual environments with {before} and {after}"
     if reader.asked.launch is None:
         arms = '-a "BEFORE/bin/python YOUR_BENCHMARK" -b "AFTER/bin/python YOUR_BENCHMARK"'
-        return Experiment(f"{_PROGRAM} {arms} --figure last --unit {seen.before.unit}", why)
+        return Experiment(f"{_PROGRAM} {arms} --figure last --unit {seen.before.unit} {_AGAIN}", why)
     command = split_command(reader.asked.launch)
-    flags = _without_speculation(command.argv) if seen.what == PLAIN else list(command.argv)
+    flags = _without_secrets(_without_speculation(command.argv) if seen.what == PLAIN else list(command.argv))
     model = ["--model-path", command.model] if command.model else []
-    env = [f"{name}={value}" for name, value in command.env.items()]
+    env = [f"{name}={value}" for name, value in command.env.items() if not names_secret(name)]
 
     def of(side: str) -> str:
         words = [*env, f"{side}/bin/python", "-m", "sglang.bench_offline_throughput", *model, *flags]
@@ -63,7 +65,7 @@ def _again(seen: Seen, reader: Reader) -> Experiment | None:
 
     needed = seen.verdict.runs_needed
     runs = f" --runs {needed}" if needed else ""
-    line = f"{_PROGRAM} -a {of('BEFORE')} -b {of('AFTER')} --figure {shlex.quote(_FIGURE)} --unit tok/s{runs}"
+    line = f"{_PROGRAM} -a {of('BEFORE')} -b {of('AFTER')} --figure {shlex.quote(_FIGURE)} --unit tok/s{runs} {_AGAIN}"
     return Experiment(line, why)
 
 
@@ -78,7 +80,19 @@ def _without_speculation(argv: tuple[str, ...]) -> list[str]:
     return kept
 
 
-def _calls(pairs: tuple[Pair, ...], why: str) -> Experiment | None:
+def _without_secrets(argv: list[str]) -> list[str]:
+    """Nothing that is measured needs a key, and lines like these are shown to others."""
+    kept: list[str] = []
+    drops = False
+    for word in argv:
+        if word.startswith("--"):
+            drops = names_secret(word.partition("=")[0])
+        if not drops:
+            kept.append(word)
+    return kept
+
+
+def _calls(pairs: tuple[Pair, ...], out: str, why: str) -> Experiment | None:
     """The call that changes most often, by both ways."""
     both = [(pair.count, pair.before, pair.after) for pair in pairs if pair.changes and pair.before and pair.after]
     named = [(count, was, now) for count, was, now in both if _name(was) and _name(now)]
@@ -90,10 +104,12 @@ def _calls(pairs: tuple[Pair, ...], why: str) -> Experiment | None:
         arms += f" --phase {was.phase}"
     else:
         arms += f" --a-phase {was.phase} --b-phase {now.phase}"
+        if _name(was) == _name(now):
+            arms += f" --a-label {was.phase} --b-label {now.phase}"
     call = now.item.call
     size = f"--tokens {call.tokens} --hidden {call.hidden}" if call.tokens and call.hidden else f"--size {call.nbytes}"
     dtype = "" if call.dtype == "bf16" else f" --dtype {call.dtype}"
-    line = f"{_PROGRAM} {arms} {size}{dtype} --pattern interleaved --world-size {now.group.world_size}"
+    line = f"{_PROGRAM} {arms} {size}{dtype} --pattern interleaved --world-size {now.group.world_size} {out}"
     return Experiment(line, why)
 
 

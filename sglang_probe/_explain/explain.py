@@ -15,7 +15,7 @@ from .._releases import Release
 from .._types import FrozenMap, InputError, Model
 from .bounds import Pricer
 from .case import Case, Figures
-from .given import Kind, Source, read_given
+from .given import Kind, Source, opened, read_given
 from .seen import waiting_of
 from .sides import EXAMPLE, Asked
 from .types import Explanation, Waiting
@@ -94,6 +94,7 @@ def explain(
         _fill_example(server, machine, change, figures)
     _check(change, pattern)
     how = {"unit": unit, "cell": cell, "column": column}
+    figures = {name: opened(source) for name, source in figures.items()}
     found = _both_sides(figures["before"], figures["after"], "", how)
     plain = _both_sides(figures["plain_before"], figures["plain_after"], "plain_", how)
     if not found and not plain:
@@ -103,7 +104,7 @@ def explain(
     case = Case(asked, found, plain, pricer, report)
     seen = case.seen(accepted, margin, confidence)
     report("pricing what changes")
-    return case.explanation(seen, (*_waiting(before, after, cell, found), *case.waits(costs)))
+    return case.explanation(seen, (*_waiting(figures["before"], figures["after"], cell, found), *case.waits(costs)))
 
 
 def _fill_example(server: dict[str, Any], machine: dict[str, Any], change: dict[str, Any], figures: dict[str, Any]) -> None:

@@ -183,6 +183,13 @@ def is_measurement(part: object) -> bool:
     return head == MAGIC
 
 
+def opened(source: Any) -> Any:
+    """The Measurement of a path that is one, packed or not; all else as it is. Raises MeasurementError for a damaged one."""
+    if isinstance(source, str | os.PathLike) and os.path.isfile(source) and is_measurement(source):
+        return Measurement.read(source)
+    return source
+
+
 # ------------------------------------------------------------------------------------------------------------------------ one arm
 
 

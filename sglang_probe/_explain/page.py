@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .._costs.costs import NOT_MEASURED
-from .._show.page import Block, Line, Table, items
+from .._show.page import Block, Items, Line, Table, items
 from .._show.sizes import human_bytes
 from .answer import not_told_apart
 from .types import Bound, Explanation, Number, Range, Seen, Waiting
@@ -25,9 +25,9 @@ def explanation_page(e: Explanation, verbose: bool = False) -> list[Block]:
     page.append(Line(f"SGLang {e.sglang_before} -> {e.sglang_after}; {e.launch}", "dim"))
     page += _seen(e.seen)
     page += _bounds(e)
-    page += _waiting(e.waiting)
+    page.append(waiting_block(e.waiting))
     page += items("Found besides", e.findings)
-    page += items("Experiments that would tell", (f"{one.line}   # {one.why}" for one in e.experiments))
+    page += _experiments(e)
     page += items("What is missing", [*e.missing, *([_HOW] if any(NOT_MEASURED in text for text in e.missing) else [])], "dim")
     if not verbose:
         return page
@@ -41,6 +41,14 @@ def explanation_page(e: Explanation, verbose: bool = False) -> list[Block]:
 
 
 # ------------------------------------------------------------------------------------------------------------------------------- seen
+
+
+def _experiments(e: Explanation) -> list[Block]:
+    """Each under what it tells, as a comment of the shell, so that both can be pasted."""
+    lines: list[Block] = []
+    for one in e.experiments:
+        lines += [Line(f"# would tell {one.why}"), Line(one.line, "command")]
+    return lines
 
 
 def _seen(seen: Iterable[Seen]) -> list[Block]:
@@ -111,13 +119,14 @@ def _digits(value: float, sign: bool) -> str:
     return f"{value:+.3g}" if sign and value else f"{value:.3g}"
 
 
-def _waiting(waiting: Iterable[Waiting]) -> list[Block]:
+def waiting_block(waiting: Iterable[Waiting]) -> Items:
+    """What is known of it, apart from all bounds."""
     told = [
         f"{one.where}: {_range(one.wait_us, False)} us a call waiting, {_range(one.transfer_us, False)} us moving the data ({one.origin})"
         for one in waiting
     ]
     more = [] if told else ["not measured here: `sglang-probe bench --split CALLS` measures it"]
-    return items(_WAITING, [*told, *more], "dim")
+    return Items(_WAITING, (*told, *more), "dim")
 
 
 # --------------------------------------------------------------------------------------------------------------------------- figures
@@ -149,10 +158,11 @@ def _rules(e: Explanation) -> list[Block]:
 def _numbers(numbers: Iterable[Number]) -> list[Block]:
     told = []
     for n in numbers:
-        value = NOT_MEASURED if n.range is None else " ".join(filter(None, [_number(n.range), n.unit]))
-        origin = "; ".join(
-            filter(None, [f"{n.origin}: {n.source}" if n.source else n.origin, n.note if n.range is not None else ""])
-        )
+        if n.range is None:
+            told.append(f"{n.what}: {n.note or NOT_MEASURED}")
+            continue
+        value = " ".join(filter(None, [_number(n.range), n.unit]))
+        origin = "; ".join(filter(None, [f"{n.origin}: {n.source}" if n.source else n.origin, n.note]))
         told.append(f"{n.what}: {value} ({origin})")
     return items("Every number, with its origin", told)
 

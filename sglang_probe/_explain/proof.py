@@ -113,20 +113,25 @@ def blind_spots(reader: Reader, sides: Sides) -> tuple[str, ...]:
 
 
 def reasons_of(proof: Proof, step: Step) -> list[str]:
-    """Why nothing changes here, with what was counted: the two that say most first."""
+    """Why nothing changes here, with what was counted: the two that say most first.
+
+    Where no condition leaves the rules unchanged, or routes of other steps change, it is the walk over this server that proves it.
+    """
     rules = [f"rule {r.target}, which only {r.sglang} has, cannot fire: {r.reason}" for r in proof.rules if not r.reachable]
-    if step.world_size == 1:
-        rules.insert(0, "a group of one rank makes no all-reduce")
     if proof.fixed:
         fixed = conjunction_text({name: (value,) for name, value in proof.fixed.items()})
         states = f"{proof.changed_fixed:,} of {proof.states_fixed:,} states of the rules change with {fixed}"
         states += f"{proof.fixed_by} ({proof.changed:,} of {proof.states:,} in all)"
     else:
-        states = f"{proof.changed:,} of {proof.states:,} states of the rules change"
+        none = ", and this server comes to none of them" if proof.changed and not proof.diff.sizes else ""
+        states = f"{proof.changed:,} of {proof.states:,} states of the rules change{none}"
     walked = f"{proof.classes:,} size classes of this server, over every size, dtype, layout and context that it sets"
     if proof.diff.sizes:
         contexts = ", ".join(dict.fromkeys(size.context for size in proof.diff.sizes))
         classes = f"routes of this server do change, for no call of this step: in {contexts}; of {walked}, {proof.diff.changed:,} change"
     else:
         classes = f"0 of {walked}, change"
-    return [*rules[:1], states, *rules[1:], classes]
+    if proof.fixed and not proof.diff.sizes:
+        return [*rules[:1], states, *rules[1:], classes]
+    alone = ["a group of one rank makes no all-reduce"] if step.world_size == 1 else []
+    return [*alone, classes, states, *rules]

@@ -149,7 +149,7 @@ class Reader:
 
     def __init__(self, asked: Asked, report: Callable[[str], None]) -> None:
         self.asked = asked
-        self.releases = (resolve(asked.sglang_before), resolve(asked.sglang_after))
+        self.releases = (_release(asked, "sglang_before"), _release(asked, "sglang_after"))
         report("reading the server")
         self.notes: tuple[str, ...] = ()
         self.first = self._first()
@@ -228,6 +228,14 @@ class Reader:
             return phase_of(router.context_of(item.call))
 
         return of
+
+
+def _release(asked: Asked, name: str) -> Release:
+    """Raises InputError that names this side."""
+    try:
+        return resolve(getattr(asked, name))
+    except InputError as error:
+        raise InputError(name, error.value, error.remedy) from None
 
 
 def _pairs(before: list[Way], after: list[Way]) -> tuple[Pair, ...]:

@@ -68,6 +68,10 @@ def read_accepted(accepted: Any, width: int) -> tuple[float | None, float | None
             raise InputError(
                 "accepted", one, "give the mean accepted length of a verify step, the bonus token with it: 1 or more"
             )
+        if one > width == 1:
+            raise InputError(
+                "accepted", one, "without speculation a step gives one token: leave accepted out, or give the launch that drafts"
+            )
         if one > width:
             raise InputError("accepted", one, f"a step of {width} draft tokens accepts at most {width}: see --draft-tokens")
     return float(both[0]), float(both[1])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .console import Shown
 
-__all__ = ["document", "figure", "html", "markdown", "page", "read", "read_report", "terminal", "write"]
+__all__ = ["check_name", "document", "figure", "html", "markdown", "page", "read", "read_report", "terminal", "write"]
 
 
 def html(result: Any) -> str:
@@ -36,6 +36,13 @@ def page(result: Any, *, command: str = "") -> str:
     return whole(sheet, data_of(sheet))
 
 
+def check_name(path: str | os.PathLike[str], field: str = "path") -> None:
+    """Refuses, before an experiment is run for it, what `write` would refuse. Raises InputError that names `field`."""
+    from . import file
+
+    file.check(os.fspath(path), field)
+
+
 def write(result: Any, path: str | os.PathLike[str], *, command: str = "") -> str:
     """`page` as a file, whole or not at all; its name comes back. A report of that name is replaced.
 
@@ -50,7 +57,8 @@ def write(result: Any, path: str | os.PathLike[str], *, command: str = "") -> st
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     """What `write` wrote: ``["result"]`` is the result's ``to_dict()`` with every sample; beside it kind, versions, machine, commands.
 
-    Numbers that JSON does not have stand as "inf", "-inf" and "nan"; what looked like a secret was withheld when it was written.
+    Numbers that JSON does not have stand as "inf", "-inf" and "nan"; what looked like a secret was withheld when it was written,
+    and of the files that figures are from the names were kept.
     Raises ReportError with the reason where the file was cut or changed, or is no report; InputError where there is none.
     """
     from .file import read as read_file

@@ -22,7 +22,9 @@ _KINDS = {
     "elsewhere": "the same on another machine, an illustration",
     "waiting": "waiting for the last rank, which no path change causes",
 }
-_HATCHES = {"seen": "", "bound": "", "ceiling": "\\\\\\", "elsewhere": "...", "waiting": "///"}
+_SPARE, _GAP = 1.12, 8.0
+"""A browser's letters may be wider than ours; pixels between a bar and its words."""
+_HATCHES = {"seen": "", "bound": "", "ceiling": "\\\\\\", "elsewhere": "xx", "waiting": "///"}
 
 
 def bars_figure(picture: Picture, theme: Theme) -> Any:
@@ -32,20 +34,32 @@ def bars_figure(picture: Picture, theme: Theme) -> Any:
     axes = figure.subplots()
     colours = {"seen": theme.ink, "bound": theme.a, "ceiling": theme.margin, "elsewhere": theme.a, "waiting": theme.waiting}
     places = _places(bars)
-    for y, bar in zip(places, bars, strict=True):
-        _draw_bar(axes, y, bar, colours[bar.kind], theme)
-    axes.set_yticks(places, ["\n".join(textwrap.wrap(label(bar.label, 76), 38)) for bar in bars])
+    notes = [_draw_bar(axes, y, bar, colours[bar.kind], theme) for y, bar in zip(places, bars, strict=True)]
+    axes.set_yticks(places, ["\n".join(textwrap.wrap(label(bar.label, 112), 38)) for bar in bars])
     axes.set_ylim(max(places, default=0) + 0.6, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.axvline(0, color=theme.ink, linewidth=1.0)
     axes.margins(x=0.03)
     low, high = axes.get_xlim()
-    axes.set_xlim(min(low, 0.0), high + 0.34 * (high - min(low, 0.0)))
+    axes.set_xlim(min(low, 0.0), high)
     axes.set_xlabel(f"{label(picture.unit, 40)} (right: longer); whiskers are intervals")
     axes.grid(axis="x", color=theme.faint, alpha=0.3, linewidth=0.6)
     axes.set_axisbelow(True)
     _legend(figure, bars, picture.missing, colours)
+    _make_room(figure, axes, notes)
     return figure
+
+
+def _make_room(figure: Any, axes: Any, notes: Sequence[Any]) -> None:
+    """The axis goes on to the right until each bar's words stand within the picture."""
+    for note in notes:
+        note.set_in_layout(False)  # else the axes would be made narrow for them first
+    figure.draw_without_rendering()
+    width, (low, high) = axes.get_window_extent().width, axes.get_xlim()
+    for note in notes:
+        words = _SPARE * note.get_window_extent().width + _GAP
+        high = max(high, low + (note.xy[0] - low) * width / max(width - words, 0.2 * width))
+    axes.set_xlim(low, high)
 
 
 def _places(bars: Sequence[Bar]) -> list[float]:
@@ -56,7 +70,8 @@ def _places(bars: Sequence[Bar]) -> list[float]:
     return places
 
 
-def _draw_bar(axes: Any, y: float, bar: Bar, colour: str, theme: Theme) -> None:
+def _draw_bar(axes: Any, y: float, bar: Bar, colour: str, theme: Theme) -> Any:
+    """The bar, its interval, and beside them the words that come back."""
     hatch = _HATCHES[bar.kind]
     fill: dict[str, Any] = {"facecolor": "none", "edgecolor": colour} if hatch else {"color": colour}
     axes.barh(y, bar.value, height=0.5, hatch=hatch, linewidth=1.0, alpha=0.9, zorder=2, **fill)
@@ -66,9 +81,9 @@ def _draw_bar(axes: Any, y: float, bar: Bar, colour: str, theme: Theme) -> None:
         if bar.low < bar.high:
             # On the bar's lower edge, where it stands out from the bar's own colour.
             axes.plot([bar.low, bar.high], [y + 0.33] * 2, color=theme.ink, linewidth=1.4, marker="|", markersize=7, zorder=3)
-    text = "\n".join([f"{digits(bar.value, count=3)}{_interval(bar)}", *textwrap.wrap(label(bar.origin, 84), 44)])
+    text = "\n".join([f"{digits(bar.value, count=3)}{_interval(bar)}", *textwrap.wrap(label(bar.origin, 132), 40)])
     look = {"ha": "left", "va": "center", "fontsize": 8, "color": theme.ink, "zorder": 4, "linespacing": 1.2}
-    axes.annotate(text, (max(ends), y), xytext=(5, 0), textcoords="offset points", **look)
+    return axes.annotate(text, (max(ends), y), xytext=(5, 0), textcoords="offset points", **look)
 
 
 def _interval(bar: Bar) -> str:

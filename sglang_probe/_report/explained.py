@@ -35,11 +35,19 @@ def explanation_sheet(explanation: Explanation) -> Sheet:
         sentence=explanation.sentence,
         reason=explanation.reason,
         tables=tuple(block for block in explanation.page() if isinstance(block, Table)),
-        findings=(*explanation.warnings, *explanation.findings, *missing),
+        findings=(*explanation.warnings, *explanation.findings, *_waited(explanation), *missing),
         machine=(*asked, *(("costs are of", machine) for machine in machines)),
         commands=tuple((f"to find out: {one.why}", one.line) for one in explanation.experiments),
         picture=_picture(explanation),
     )
+
+
+def _waited(explanation: Explanation) -> tuple[str, ...]:
+    """Waiting, apart: what its own page says of it."""
+    from .._explain.page import waiting_block
+
+    block = waiting_block(explanation.waiting)
+    return tuple(f"{block.title}: {text}" for text in block.items)
 
 
 def _picture(explanation: Explanation) -> Picture | None:
@@ -63,7 +71,8 @@ def _picture(explanation: Explanation) -> Picture | None:
 
 def _seen_bar(one: Seen) -> Bar:
     text = f"{one.what}: {digits(one.before_ms, count=3)} to {digits(one.after_ms, 'ms', 3)} ({one.verdict.word})"
-    origin = ", ".join(dict.fromkeys((one.before.origin, one.after.origin)))
+    files = [arm.origin for arm in (one.before, one.after) if arm.origin != "given"]
+    origin = ": ".join(filter(None, ("given", ", ".join(dict.fromkeys(files)))))
     return Bar(text, one.change_ms.value, one.change_ms.low, one.change_ms.high, origin, "seen")
 
 

@@ -54,33 +54,40 @@ def sealed(page: str) -> bytes:
 def write(page: str, path: str | os.PathLike[str]) -> str:
     """The page under that name; its name comes back. A report that is there is replaced, anything else is not."""
     name = os.fspath(path)
-    if not name.lower().endswith((".html", ".htm")):
-        raise InputError("path", name, "give a name that ends in .html, which browsers open")
-    folder = os.path.dirname(name) or "."
-    if not os.path.isdir(folder):
-        raise InputError("path", name, f"there is no folder {folder}")
-    _refuse_others(name)
+    check(name)
     try:
-        _replace(name, folder, sealed(page))
+        _replace(name, os.path.dirname(name) or ".", sealed(page))
     except OSError as error:
         raise ReportError(name, f"it cannot be written: {error.strerror or error}; nothing was left behind") from error
     return name
 
 
-def _refuse_others(name: str) -> None:
+def check(name: str, field: str = "path") -> None:
+    """What cannot be a report's name. Raises InputError that names `field`."""
+    if not name.lower().endswith((".html", ".htm")):
+        raise InputError(field, name, "give a name that ends in .html, which browsers open")
+    folder = os.path.dirname(name) or "."
+    if not os.path.isdir(folder):
+        raise InputError(field, name, f"there is no folder {folder}")
+    if not os.access(folder, os.W_OK):
+        raise InputError(field, name, f"nothing can be written in {folder}: give another folder")
+    _refuse_others(name, field)
+
+
+def _refuse_others(name: str, field: str) -> None:
     """What is no report of ours is somebody's work."""
     try:
         kind = os.lstat(name).st_mode
         if not stat.S_ISREG(kind):
-            raise InputError("path", name, "it is there, and no file: give another name")
+            raise InputError(field, name, "it is there, and no file: give another name")
         with open(name, "rb") as file:
             head = file.read(_HEAD)
     except FileNotFoundError:
         return
     except OSError as error:
-        raise InputError("path", name, f"it is there and cannot be read ({error.strerror}): give another name") from error
+        raise InputError(field, name, f"it is there and cannot be read ({error.strerror}): give another name") from error
     if not (head.startswith(_BEGIN) and _GENERATOR in head):
-        raise InputError("path", name, "it is there, and no report: it is not overwritten; give another name")
+        raise InputError(field, name, "it is there, and no report: it is not overwritten; give another name")
 
 
 def _replace(name: str, folder: str, data: bytes) -> None:

@@ -66,9 +66,10 @@ def document(sheet: Sheet, data: Mapping[str, Any]) -> str:
         el("title", f"{sheet.word}: {_TITLE[sheet.kind]}"),
         style_sheet(CSS),
     )
+    word, rest = _headline(sheet)
     main = el(
         "main",
-        el("h1", el("span", sheet.word.replace("_", " "), class_="word"), " ", _rest(sheet)),
+        el("h1", el("span", word, class_="word"), " ", rest),
         el("p", sheet.reason) if sheet.reason else None,
         *_section("What must be known with it", _list(sheet.findings)),
         el("figure", _picture(sheet), el("figcaption", sheet.picture.alt) if sheet.picture else None) if sheet.picture else None,
@@ -83,10 +84,12 @@ def document(sheet: Sheet, data: Mapping[str, Any]) -> str:
     return "<!DOCTYPE html>\n" + markup(el("html", head, body, lang="en")) + "\n"
 
 
-def _rest(sheet: Sheet) -> str:
-    """The sentence without the word that it begins with, which stands before it."""
+def _headline(sheet: Sheet) -> tuple[str, str]:
+    """The word, as the sentence has it (``CANNOT (the other way)``), and the rest of the sentence."""
     head, _, rest = sheet.sentence.partition(": ")
-    return rest if rest and re.sub(r"\W+", "_", head).strip("_").upper() == sheet.word else sheet.sentence
+    if rest and re.sub(r"\W+", "_", head).upper().startswith(sheet.word.partition("_")[0]):
+        return head, rest
+    return sheet.word.replace("_", " "), sheet.sentence
 
 
 def _section(title: str, *children: Element | None) -> list[Element]:

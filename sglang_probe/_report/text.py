@@ -1,7 +1,7 @@
 """Text and numbers as a report shows them, and its data as JSON holds them. Called by all of this package.
 
-Invariant: what leaves here can be shown anywhere: no control character, no lone surrogate, no number that JSON does not have, and no value
-that looks like a secret, since reports are made to be given away.
+Invariant: what leaves here can be shown anywhere: no control character, no lone surrogate, no number that JSON does not have, no value that
+looks like a secret, and no folder of the files that figures are from, since reports are made to be given away.
 """
 
 from __future__ import annotations
@@ -32,18 +32,35 @@ _INSIDE = (
 )
 
 
+_KIND = r"\.(?:jsonl?|csv|tsv|txt|html?|log)(?:\.gz)?(?![\w.])"
+_NAMED_FILE = (
+    re.compile(
+        rf"\A(?:~[^/]*|\.\.?)?/(?:[^/,;:'\"\n]+/)*([^/,;:'\"\n]+{_KIND})"
+    ),  # a text that begins with it: blanks may be in it
+    re.compile(rf"(?<![\w:/.~-])(?:~[\w.-]*|\.\.?)?/(?:[^/\s,;:'\"]+/)*([^/\s,;:'\"]+{_KIND})"),
+)
+"""A file of figures behind folders, which say whose machine it is, and nothing of the figures. No URL, and no library's path."""
+
+
+def names_secret(name: str) -> bool:
+    """Whether a variable or an option of this name holds one: HF_TOKEN, --api-key."""
+    return bool(_NAME.fullmatch(name) or _OPTION.fullmatch(name))
+
+
 def shown(text: object) -> str:
-    """A text as it may stand anywhere: control characters spelt out, bytes that are no text too, no secret."""
-    return printable(_no_secret(_utf8(str(text))))
+    """A text as it may stand anywhere: control characters spelt out, bytes that are no text too, no secret, no folder of a file."""
+    return printable(_given_away(_utf8(str(text))))
 
 
 def _utf8(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _no_secret(text: str) -> str:
+def _given_away(text: str) -> str:
     for pattern, instead in _INSIDE:
         text = pattern.sub(instead, text)
+    for pattern in _NAMED_FILE:
+        text = pattern.sub(r"\1", text)
     return text
 
 
@@ -51,7 +68,7 @@ def _no_secret(text: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """The same as JSON holds it, without secrets. Tuples and arrays are lists; "inf", "-inf" and "nan" stand for what is no number."""
+    """The same as JSON holds it, given away: see the top. Tuples and arrays are lists; "inf", "-inf", "nan" stand for what is no number."""
     if isinstance(value, enum.Enum):
         value = value.value
     if isinstance(value, np.generic):
@@ -61,7 +78,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else str(value)
     if isinstance(value, str):
-        return _no_secret(_utf8(value))
+        return _given_away(_utf8(value))
     if isinstance(value, Mapping):
         return {_utf8(str(key)): _member(str(key), item) for key, item in value.items()}
     if isinstance(value, np.ndarray):
@@ -72,7 +89,7 @@ def plain(value: Any) -> Any:
         return _items(sorted(value, key=str))
     if is_dataclass(value) and not isinstance(value, type):
         return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
-    return _no_secret(_utf8(str(value)))
+    return _given_away(_utf8(str(value)))
 
 
 def _member(name: str, value: Any) -> Any:

@@ -49,10 +49,25 @@ def verdict_tables(verdict: Verdict) -> tuple[Table, Table]:
     columns: tuple[str, ...] = ("arm", "processes", "iterations", "median", "least", "most", "origin")
     rows = tuple(_arm_row(key, one) for key, one in (("a", verdict.a), ("b", verdict.b)))
     arms = Table("", columns, rows, frozenset(columns[1:6]), "median")
-    needed = "-" if verdict.runs_needed is None else f"{verdict.runs_needed:,}"
-    columns = ("verdict", "b / a - 1", f"interval ({100 * verdict.level:.4g} %)", "margin", "p", "runs an arm to settle it")
+    columns = ("verdict", "b / a - 1", f"interval ({100 * verdict.level:.4g} %)", "margin", "p", "spread between runs")
+    spread = None if verdict.spread is None else math.expm1(verdict.spread)
     effect = (str(verdict.word), percent(verdict.effect), interval_text(verdict), percent(verdict.margin, False))
-    return arms, Table("", columns, ((*effect, f"{verdict.p:.3g}", needed),), frozenset(columns[1:]), "verdict")
+    return arms, Table(
+        "",
+        (*columns, "runs an arm to settle it"),
+        ((*effect, f"{verdict.p:.3g}", percent(spread, False), _runs_text(verdict)),),
+        frozenset(columns[1:]),
+        "verdict",
+    )
+
+
+def _runs_text(verdict: Verdict) -> str:
+    """``38 in all; 12 if it is as large as it looks``; ``-`` where it is settled, or more runs would not settle it."""
+    if verdict.runs_needed is None:
+        return "-"
+    seen = verdict.runs_as_seen
+    as_seen = f"; {seen:,} if it is as large as it looks" if seen is not None and seen < verdict.runs_needed else ""
+    return f"{verdict.runs_needed:,} in all{as_seen}"
 
 
 def _arm_row(key: str, one: Arm) -> tuple[str, ...]:
@@ -127,5 +142,7 @@ def _alt(verdict: Verdict, arms: Sequence[Samples]) -> str:
         f"{named(key, arm.label)}, {counted(len(arm.processes), 'process', 'processes')}, median {digits(arm.center, arm.unit)}"
         for key, arm in zip("ab", arms, strict=True)
     )
-    effect = f"b against a: {percent(verdict.effect)}, interval {interval_text(verdict)}, margin {percent(verdict.margin, False)}"
+    interval = interval_text(verdict)
+    ends = f"no interval{interval.removeprefix('none')}" if interval.startswith("none") else f"interval {interval}"
+    effect = f"b against a: {percent(verdict.effect)}, {ends}, margin {percent(verdict.margin, False)}"
     return f"Samples of both arms, and the effect. {told}. {effect}."

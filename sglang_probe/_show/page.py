@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-Tone = Literal["answer", "plain", "dim", "warn"]
+Tone = Literal["answer", "plain", "dim", "warn", "command"]
+"""A command is what a reader pastes: it is never broken over lines by us."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,8 @@ def to_text(page: Page, width: int | None = None) -> str:
 def _text_lines(block: Block, width: int | None) -> list[str]:
     if isinstance(block, Line):
         mark = "! " if block.tone == "warn" else ""
+        if block.tone == "command":
+            return [block.text]
         return _wrapped(mark + block.text, width, "  " if mark else "")
     if isinstance(block, Items):
         return ([block.title] if block.title else []) + [
@@ -129,7 +132,9 @@ def _text_table(table: Table) -> list[str]:
 
 # ------------------------------------------------------------------------------------------------------------------------- HTML
 
-_CSS = {"answer": "font-weight:bold;font-size:1.1em", "plain": "", "dim": "opacity:.7", "warn": "font-weight:bold"}
+_CSS = {"answer": "font-weight:bold;font-size:1.1em", "plain": "", "dim": "opacity:.7", "warn": "font-weight:bold"} | {
+    "command": "font-family:monospace;white-space:pre-wrap"
+}
 # Grey with some transparency shows on a dark and on a light page; text keeps the page's own colour.
 _RULE = "border-bottom:1px solid rgba(128,128,128,.45)"
 _CELL = "padding:.15em .9em .15em 0;vertical-align:top;background:transparent"
@@ -166,7 +171,7 @@ def _html_cell(tag: str, table: Table, column: str, text: str) -> str:
 
 # --------------------------------------------------------------------------------------------------------------------- terminal
 
-_STYLES = {"answer": "bold", "plain": "", "dim": "dim", "warn": "bold yellow"}
+_STYLES = {"answer": "bold", "plain": "", "dim": "dim", "warn": "bold yellow", "command": ""}
 
 
 def print_page(page: Page, stream: TextIO | None = None) -> None:
@@ -187,7 +192,7 @@ def print_rich(page: Page, console: Console) -> None:
         if i and not (isinstance(block, Line) and isinstance(page[i - 1], Line)):
             console.print()
         for part in _rich_parts(block, console.width):
-            console.print(part)
+            console.print(part, soft_wrap=isinstance(block, Line) and block.tone == "command")
 
 
 def _rich_parts(block: Block, width: int) -> list[RenderableType]:
