@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from ._run.coordinator import Coordinator
     from ._run.local_group import LocalGroup
     from ._step.step import Step, step
+    from ._trace.check import check
+    from ._trace.types import Checked
     from ._types import Call, Fact, Fusion, Group, InputError, Model, Path, ProbeError, ProbeUnavailable, Server, Setting
     from ._verdict.arm import Arm, arm
     from ._verdict.reading import arms
@@ -72,6 +74,8 @@ _HOME = {
     "_ab.noise": ("NoiseResult", "noise"),
     "_ab.result": ("AbResult",),
     "_ab.targets": ("Target",),
+    "_trace.check": ("check",),
+    "_trace.types": ("Checked",),
     "_verdict.verdict": ("Finding", "Verdict", "Word", "verdict"),
     "_verdict.arm": ("Arm", "arm"),
     "_verdict.reading": ("arms",),
@@ -110,6 +114,7 @@ __all__ = [
     "CONTEXTS",
     "Call",
     "Cell",
+    "Checked",
     "Command",
     "Coordinator",
     "Decision",
@@ -154,6 +159,7 @@ __all__ = [
     "bands",
     "bench",
     "bisect",
+    "check",
     "conform",
     "diff",
     "dispatch",

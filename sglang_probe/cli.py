@@ -1,6 +1,6 @@
 """The command `sglang-probe`: its parser, and the one place where errors become messages and exit statuses. Commands are in _cli/.
 
-Exit status: 0 answered; 1 something of ours or of this machine failed, conform found differences, or what
+Exit status: 0 answered; 1 something of ours or of this machine failed, conform or check found differences, or what
 ``--assert-unreachable`` or ``--exit-code`` asked about is so; 2 bad input; 3 a bench was stopped, and goes on; 130 interrupted
 (a bench also 143 by SIGTERM, 129 by SIGHUP).
 Invariant: after an error nothing stands on stdout; on stderr stands one message that names the field, the value and the remedy.
@@ -35,7 +35,8 @@ _EPILOG = """examples:
   sglang-probe bench --quick
   sglang-probe verdict 78.4,83.2,89.2 94.1,97.3 --unit tok/s
   sglang-probe ab --a-target one_shot --b-target pynccl_in_place --size 42KiB
-  sglang-probe explain --example"""
+  sglang-probe explain --example
+  sglang-probe check traces/ --log server.log"""
 
 
 _KEYWORD = re.compile(
@@ -59,6 +60,7 @@ class Parser(argparse.ArgumentParser):
 def build_parser() -> Parser:
     from ._cli import ab as _cli_ab
     from ._cli import bench as _cli_bench
+    from ._cli import check as _cli_check
     from ._cli import conform as _cli_conform
     from ._cli import diff as _cli_diff
     from ._cli import dispatch as _cli_dispatch
@@ -92,6 +94,7 @@ def build_parser() -> Parser:
         _cli_noise,
         _cli_ab,
         _cli_explain,
+        _cli_check,
     ):
         module.add_parsers(commands)
     for command in commands.choices.values():
