@@ -50,6 +50,10 @@ def test_one_mode_is_not_taken_for_two_nor_noise_for_outliers(bench: ModuleType)
     hold(bench.shapes(300, 0.012)[1])
 
 
+def test_arms_that_are_not_alike_are_wrong_seldom_too(bench: ModuleType) -> None:
+    hold(bench.unlike(200, 0.04)[1])
+
+
 def test_a_processs_figure_is_what_the_bench_takes(bench: ModuleType) -> None:
     hold(bench.medians(200))
 

@@ -13,6 +13,7 @@ import measured
 import numpy as np
 import pytest
 
+from sglang_probe._measure.format import MeasurementError
 from sglang_probe._measure.measurement import Measurement
 from sglang_probe._measure.writer import Writer
 from sglang_probe._types import InputError
@@ -323,3 +324,36 @@ def test_what_two_files_were_not_measured_alike_on_is_told(tmp_path: Path) -> No
     told = [finding.text for finding in verdict(one, other).findings if finding.kind == "states"]
     assert len(told) == 1 and "env.NCCL_ALGO: 'Ring' in a, 'Tree' in b" in told[0]
     assert not [finding for finding in verdict(one, one).findings if finding.kind == "states"]
+
+
+# --------------------------------------------------------------------------------------------------------------- what readers stumbled on
+
+SHIPPED = Path(__file__).parents[1] / "sglang_probe" / "_costs" / "data" / "2x_h200.jsonl.gz"
+
+
+def test_a_measurement_that_gzip_packed_is_one_and_brings_its_machine() -> None:
+    cells = [f"{name} captured native back_to_back 16KiB" for name in ("pynccl_in_place", "one_shot")]
+    found = verdict(SHIPPED, SHIPPED, cell=cells, column="device_us")
+    assert found.word is Word.FASTER and len(found.a) == len(found.b) == 5
+    assert found.a.provenance is not None and found.to_dict()["a"]["provenance"]["gpus"][0]["name"] == "NVIDIA H200"
+    page = found.markdown()
+    assert "2x NVIDIA H200" in page and "2.28.9" in page
+
+
+def test_a_damaged_gzip_file_is_said_to_be_damaged(tmp_path: Path) -> None:
+    (tmp_path / "m.jsonl.gz").write_bytes(SHIPPED.read_bytes()[:1000])
+    with pytest.raises(MeasurementError, match="damaged"):
+        verdict(tmp_path / "m.jsonl.gz", "1,2,3us")
+
+
+@pytest.mark.parametrize("name", ["tok_s", "tokens_per_s", "output tok_s"])
+def test_a_column_of_tokens_a_second_is_better_higher(name: str, tmp_path: Path) -> None:
+    for arm, least in (("a", 80), ("b", 90)):
+        (tmp_path / f"{arm}.csv").write_text("\n".join([name, *(str(least + i) for i in range(4))]))
+    found = verdict(tmp_path / "a.csv", tmp_path / "b.csv")
+    assert (found.word, found.a.unit, found.better) == (Word.FASTER, "tok/s", "higher")
+
+
+def test_a_figure_that_is_missing_between_commas_is_not_dropped() -> None:
+    with pytest.raises(InputError, match="missing between two commas"):
+        verdict("19.1,,19.0ms", "18,18.2ms")

@@ -20,6 +20,7 @@ from .._types import FrozenMap
 from .._verdict.ranks import LEAST, of_pairs
 from .._verdict.runs import MOST, POWER, bound, chance, needed
 from .._verdict.verdict import Word
+from .._verdict.within import process_of
 from .ab import LIMIT_S, ArmLike, Interrupted, run_ab
 from .commands import Command
 from .result import AbResult
@@ -227,10 +228,10 @@ def noise_of(experiment: AbResult) -> NoiseResult:
 
 
 def _pairs(experiment: AbResult) -> Floats:
-    """[block, arm]: one figure a process, the median of its iterations."""
+    """[block, arm]: one figure a process, as a verdict has it."""
     blocks: dict[int, dict[str, float]] = {}
     for run in judged(experiment.runs):
-        blocks.setdefault(run.block, {})[run.arm] = float(np.median(run.figures))
+        blocks.setdefault(run.block, {})[run.arm] = math.exp(process_of(run.figures).log)
     return np.array([[pair["a"], pair["b"]] for pair in blocks.values()], np.float64).reshape(len(blocks), 2)
 
 

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .._show.page import Table
+from .machine import machine_rows, version_rows
 from .nouns import Effect, Mode, Picture, Samples, Sheet
 from .text import counted, digits, named, percent
 
 if TYPE_CHECKING:
+    from .._measure.measurement import Provenance
     from .._verdict.arm import Arm
     from .._verdict.nouns import Verdict
 
@@ -30,8 +32,25 @@ def verdict_sheet(verdict: Verdict) -> Sheet:
         reason=verdict.reason,
         tables=verdict_tables(verdict),
         findings=tuple(finding_texts(verdict)),
+        machine=_machines(verdict, machine_rows),
+        versions=_machines(verdict, version_rows),
         picture=verdict_picture(verdict),
     )
+
+
+def _machines(
+    verdict: Verdict, rows_of: Callable[[Provenance | None], tuple[tuple[str, str], ...]]
+) -> tuple[tuple[str, str], ...]:
+    """Of both arms: once, where they are the same; what only one arm has, or has otherwise, with its name."""
+    a, b = dict(rows_of(verdict.a.provenance)), dict(rows_of(verdict.b.provenance))
+    rows = []
+    for what in dict.fromkeys((*a, *b)):
+        if a.get(what) == b.get(what):
+            rows.append((what, a[what]))
+        else:
+            named_rows = (("a", verdict.a, a), ("b", verdict.b, b))
+            rows += [(f"{what}, {named(key, arm.label)}", told[what]) for key, arm, told in named_rows if what in told]
+    return tuple(rows)
 
 
 def finding_texts(verdict: Verdict) -> list[str]:

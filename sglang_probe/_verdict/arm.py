@@ -8,9 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._types import InputError
+
+if TYPE_CHECKING:
+    from .._measure.measurement import Provenance
+
+_LEAST, _MOST = 1e-100, 1e100
+"""Beyond them a ratio may be more than a float can hold; no unit has such figures."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,6 +39,8 @@ class Arm:
     """`order` of two arms can be compared where this is the same."""
     experiment: str = ""
     """`blocks` of two arms are the same blocks where this is the same."""
+    provenance: Provenance | None = None
+    """On what it was measured, where a Measurement says it."""
 
     def __post_init__(self) -> None:
         processes = tuple(tuple(map(float, process)) for process in self.processes)
@@ -69,6 +77,7 @@ class Arm:
             "blocks": list(self.blocks),
             "clock": self.clock,
             "experiment": self.experiment,
+            "provenance": None if self.provenance is None else self.provenance.to_dict(),
         }
 
 
@@ -105,3 +114,7 @@ def check(values: Iterable[float], name: str, one: bool = False) -> None:
             what = "is not a number" if math.isnan(value) else "is not finite" if math.isinf(value) else "is not above 0"
             remedy = f"{what}: figures are compared by ratio; leave out what was not measured, and say so"
             raise InputError(name if one else f"{name}[{place}]", value, remedy)
+        if not _LEAST <= value <= _MOST:
+            raise InputError(
+                name if one else f"{name}[{place}]", value, "no measured figure is so small or so large: give another unit"
+            )

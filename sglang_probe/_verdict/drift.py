@@ -24,6 +24,8 @@ from .arm import Arm
 Floats = NDArray[np.float64]
 
 _ALPHA = 0.05
+_GIVEN_ALPHA, _GIVEN_LEAST = 0.01, 5
+"""Where it is not known that the order is that of time."""
 _EXACT = 30
 """Processes of an arm up to which the score's distribution is computed."""
 _MOST = 400
@@ -92,6 +94,21 @@ def drift_of(a: Floats, b: Floats, order_a: Sequence[int], order_b: Sequence[int
     p, k = _of_score(tuple(sizes), abs(score))
     low, high = (float(found[k - 1]), float(found[-k])) if k else (-math.inf, math.inf)
     return Drift(p, float(np.median(found)), low, high, len(places), apart)
+
+
+def as_given(a: Arm, b: Arm, logs_a: Floats, logs_b: Floats) -> Drift | None:
+    """What time did, if figures whose order nobody told are in the order that they were measured in, one arm after the other.
+
+    None where that does not show, and where a list is sorted, which says nothing of time.
+    """
+    if a.order or b.order or a.blocks or b.blocks or min(len(logs_a), len(logs_b)) < _GIVEN_LEAST:
+        return None
+    for logs in (logs_a, logs_b):
+        steps = np.diff(logs)
+        if (steps >= 0).all() or (steps <= 0).all():
+            return None
+    found = drift_of(logs_a, logs_b, range(len(logs_a)), range(len(logs_a), len(logs_a) + len(logs_b)))
+    return found if found.p < _GIVEN_ALPHA else None
 
 
 def _of_score(sizes: tuple[int, ...], score: float) -> tuple[float, int]:

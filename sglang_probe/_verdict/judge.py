@@ -16,9 +16,10 @@ from . import words
 from .arm import Arm
 from .drift import Drift, drift_of, neighbours
 from .nouns import Better, Finding, Verdict, Word
-from .ranks import LEAST, TIE, Design, Differences, of_pairs, of_strata, of_two_samples
-from .runs import Asked, asked, needed_by_share
-from .shape import Modes, modes, new_mode, outliers, resolution
+from .ranks import LEAST, TIE, Design, Differences, all_apart, of_pairs, of_strata, of_two_samples
+from .runs import MOST, Asked, asked, needed_by_share
+from .shape import Modes, alike_shares, modes, new_mode, outliers, resolution
+from .spread import Spread, drawn_in, of_arms, of_blocks
 from .told import findings
 from .within import Process, process_of, still_moving
 
@@ -77,6 +78,8 @@ class Evidence:
     """Of the differences that are above 0; half of those that are 0."""
     separated: bool
     """Every difference is on the same side of 0."""
+    across: bool
+    """So few pairs that they decide only where all runs of one arm lie beyond all of the other."""
     drift: Drift | None
     interleaved: bool
     """In blocks whose order was drawn."""
@@ -84,6 +87,7 @@ class Evidence:
     """Processes whose block has no other arm."""
     coarse: float
     """The step that figures look rounded to, relative, where many are equal; else 0."""
+    spread: Spread
     word: Word = Word.UNDECIDED
     why: str = ""
     """What made it UNDECIDED, or ""."""
@@ -111,8 +115,7 @@ class Evidence:
 def judge(a: Arm, b: Arm, better: Better, margin: float, error: Error, notes: tuple[Finding, ...] = ()) -> Verdict:
     """The verdict; both arms in one unit. ``notes``: findings of whoever read the figures."""
     evidence = weigh(a, b, better, margin, error)
-    spread, free = _spread(evidence)
-    many = runs_asked(evidence, spread, free)
+    many = runs_asked(evidence)
     same = evidence.word is Word.SAME
     ends = (evidence.same_low, evidence.same_high) if same else (evidence.low, evidence.high)
     verdict = Verdict(
@@ -127,7 +130,7 @@ def judge(a: Arm, b: Arm, better: Better, margin: float, error: Error, notes: tu
         method=words.method(evidence),
         runs_needed=many.either_way if many else None,
         runs_as_seen=many.as_seen if many else None,
-        spread=spread if free else None,
+        spread=evidence.spread.value if evidence.spread.free else None,
         sentence="",
         reason="",
         findings=(*notes, *findings(evidence)),
@@ -147,20 +150,32 @@ def weigh(a: Arm, b: Arm, better: Better, margin: float, error: Error) -> Eviden
     below, above = differences.counts()
     total = differences.design.total
     known = bool(a.order and b.order and a.clock == b.clock)
+    spread = _spread(one, other, pairs, interleaved)
+    ends, same, p = (float(both.low), float(both.high)), (float(equal.low), float(equal.high)), differences.design.p(below, above)
+    across = (
+        all_apart(*_of_common(one, other), error.alpha / 2) if pairs and not differences.design.rank(error.alpha / 2) else None
+    )
+    if across:
+        ends, p = across[:2], across[2] if across[0] > 0 or across[1] < 0 else p
+    if spread.unlike:
+        ends, same = spread.unlike.reach(*ends, error.alpha / 2), spread.unlike.reach(*same, error.alpha)
+        p = max(p, spread.unlike.p)
     evidence = Evidence(
         *(one, other, better, margin, error, differences.design, pairs),
         effect=float(both.middle),
-        low=float(both.low),
-        high=float(both.high),
-        same_low=float(equal.low),
-        same_high=float(equal.high),
-        p=differences.design.p(below, above),
+        low=ends[0],
+        high=ends[1],
+        same_low=same[0],
+        same_high=same[1],
+        p=p,
         share=(total - below + (below + above - total) / 2) / total,
         separated=min(below, above) == 0,
+        across=across is not None,
         drift=drift_of(one.logs, other.logs, a.order, b.order) if known else None,
         interleaved=interleaved,
         left_out=left_out,
         coarse=_coarse(one, other),
+        spread=spread,
     )
     why = veto(evidence)
     return replace(evidence, word=Word.UNDECIDED if why else _word(evidence), why=why)
@@ -186,10 +201,15 @@ def _differences(a: Side, b: Side) -> tuple[Differences, int, int, bool]:
     counts = [(int((blocks_a == k).sum()), int((blocks_b == k).sum())) for k in common]
     if set(counts) != {(1, 1)}:
         return of_strata(a.logs, b.logs, blocks_a, blocks_b), 0, left_out, True
-    kept_a, kept_b = np.isin(blocks_a, common), np.isin(blocks_b, common)
-    in_a = a.logs[kept_a][np.argsort(blocks_a[kept_a], kind="stable")]
-    in_b = b.logs[kept_b][np.argsort(blocks_b[kept_b], kind="stable")]
+    in_a, in_b = _of_common(a, b)
     return of_pairs(in_b - in_a), len(common), left_out, True
+
+
+def _of_common(a: Side, b: Side) -> tuple[Floats, Floats]:
+    """Of pairs: those of each block, in one order."""
+    in_a, in_b = (dict(zip(side.arm.blocks, side.logs, strict=True)) for side in (a, b))
+    common = sorted(in_a.keys() & in_b.keys())
+    return np.array([in_a[number] for number in common]), np.array([in_b[number] for number in common])
 
 
 def _word(evidence: Evidence) -> Word:
@@ -215,6 +235,8 @@ def veto(e: Evidence) -> str:
         return "moving"
     if e.fits and (e.a.new or e.b.new):
         return "mode"
+    if e.fits and not alike_shares((e.a.modes, e.a.logs), (e.b.modes, e.b.logs), e.limit, e.error.alpha):
+        return "shares"
     if e.fits and e.coarse > e.margin:
         return "coarse"
     return ""
@@ -251,37 +273,30 @@ def _coarse(a: Side, b: Side) -> float:
 # -------------------------------------------------------------------------------------------------------------------------------- runs
 
 
-def runs_asked(e: Evidence, spread: float, free: int) -> Asked | None:
+def runs_asked(e: Evidence) -> Asked | None:
     """Runs an arm, in all, that would settle it; None where it is settled, or where more of the same would not."""
-    if e.word is not Word.UNDECIDED or e.why in ("drift", "moving", "alike", "coarse") or free < 1:
+    if e.word is not Word.UNDECIDED or e.why in ("drift", "moving", "alike", "coarse") or e.spread.free < 1:
         return None
     least = max(len(e.a.logs), len(e.b.logs)) + 1
     if (e.a.new or e.b.new) and e.least >= 2:
         runs = max(least, needed_by_share(e.share, alpha=e.error.alpha))
-        return Asked(runs, runs)
-    error = spread * math.sqrt(1 / len(e.a.logs) + 1 / len(e.b.logs))
-    found = asked(e.effect, spread, free, error, alpha=e.error.alpha, margin=e.margin, paired=bool(e.pairs))
-    return Asked(max(least, found.either_way), max(least, found.as_seen))
+        return Asked(runs, runs) if runs < MOST else None
+    paired, spread = bool(e.pairs), e.spread
+    found = asked(e.effect, spread.value, spread.free, spread.error, alpha=e.error.alpha, margin=e.margin, paired=paired)
+    if (
+        found.as_seen == found.either_way and e.spread.tamed
+    ):  # such outliers will come again: the spread without them asks for too few
+        least = max(least, needed_by_share(e.share, alpha=e.error.alpha, paired=paired))
+    return Asked(max(least, found.either_way), max(least, found.as_seen)) if max(least, found.as_seen) < MOST else None
 
 
-def _spread(e: Evidence) -> tuple[float, int]:
-    """Of the logarithms of processes of one arm: standard deviation, outliers drawn in to the next figure; its degrees of freedom."""
-    if e.pairs:
-        a, b = (dict(zip(side.arm.blocks, side.logs, strict=True)) for side in (e.a, e.b))
-        both = np.array([b[number] - a[number] for number in sorted(a.keys() & b.keys())])
-        both = _drawn_in(both, outliers(both))
-        return float(both.std(ddof=1)) / math.sqrt(2) if len(both) > 1 else 0.0, len(both) - 1
-    squares, free = 0.0, 0
-    for side in (e.a, e.b):
-        logs = _drawn_in(side.logs, side.out)
-        numbers = np.array(side.arm.blocks) if e.interleaved else np.zeros(len(logs), np.int64)
-        for number in np.unique(numbers):
-            cell = logs[numbers == number]
-            squares += float(((cell - cell.mean()) ** 2).sum())
-            free += len(cell) - 1
-    return (math.sqrt(squares / free), free) if free else (0.0, 0)
-
-
-def _drawn_in(logs: Floats, out: NDArray[np.int64]) -> Floats:
-    kept = np.delete(logs, out)
-    return np.clip(logs, kept.min(), kept.max()) if len(out) and len(kept) else logs
+def _spread(a: Side, b: Side, pairs: int, interleaved: bool) -> Spread:
+    """Of the design that the arms have. Modes are no outliers, however few runs have one: runs that are asked for must do for them."""
+    if pairs:
+        in_a, in_b = _of_common(a, b)
+        return of_blocks(in_b - in_a)
+    of_a, of_b = (side.arm.blocks if interleaved else (0,) * len(side.logs) for side in (a, b))
+    found = of_arms(drawn_in(a.logs, a.out), drawn_in(b.logs, b.out), of_a, of_b)
+    if a.modes or b.modes:
+        return replace(of_arms(a.logs, b.logs, of_a, of_b), unlike=found.unlike)
+    return replace(found, tamed=bool(len(a.out) or len(b.out)))

@@ -5,7 +5,9 @@ Invariant: of a process set the figure is what `Summary` has, the largest over r
 
 from __future__ import annotations
 
+import gzip
 import os
+import zlib
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -28,10 +30,14 @@ _FIELDS = ("path", "kernel", "backend", "release", "phase", "pattern", "driver",
 
 
 def is_measurement(path: Path, label: str) -> bool:
-    """By its first bytes. Raises InputError where it cannot be read."""
+    """By its first bytes, also of what gzip has packed. Raises InputError where it cannot be read."""
     try:
         with open(path, "rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if packed else open(path, "rb") as file:
             return file.read(len(MAGIC)) == MAGIC
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        return True  # which reads it, and says where it is damaged
     except OSError as error:
         raise InputError(label, os.fspath(path), f"cannot be read ({error.strerror}); numbers are given as 89.2,94.1") from None
 
@@ -59,6 +65,7 @@ def of_measurement(measurement: Measurement, label: str, cell: Any, column: str 
         tuple(one.process for one in cells),
         clock="UTC" if known else "",
         experiment=f"{path} {id(measurement) if not path else ''}".strip(),
+        provenance=measurement.provenance,
     )
 
 

@@ -39,7 +39,7 @@ class Finding:
     """Something that must be known with the answer."""
 
     kind: str
-    """outlier, modes, drift, warm_up, autocorrelation, few_runs, units, ties, states, blocks."""
+    """outlier, modes, drift, warm_up, autocorrelation, few_runs, spread, twice, units, ties, states, blocks."""
     arm: str
     """The label of the arm that it is about; "" where it is about both."""
     text: str
@@ -65,7 +65,8 @@ class Verdict:
     """Of the test of no difference, two-sided."""
     method: str
     runs_needed: int | None
-    """Runs an arm, in all, that would settle it with a chance of 80 %; None where it is settled, or where more of the same would not."""
+    """Runs an arm, in all, that would settle it with a chance of 80 %, where the difference is as large as it looks and where there is
+    none; None where it is settled, or where more of the same would not."""
     runs_as_seen: int | None
     """The same, where the difference is as large as it looks; less than `runs_needed` where it may as well be nothing."""
     spread: float | None

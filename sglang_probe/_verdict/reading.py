@@ -29,8 +29,10 @@ def read(source: Any, label: str, unit: str | None, cell: Any, column: str | Non
         from .measured import of_measurement
 
         return of_measurement(source, label, cell, column, source.path)
-    if isinstance(source, bytes):
+    if isinstance(source, bytes | bytearray):
         raise InputError(label, reprlib.repr(source), _REMEDY)
+    if isinstance(source, str) and not source.strip():
+        raise InputError(label, source, "no figures: " + _REMEDY)
     if isinstance(source, str) and looks_like_numbers(source):
         _refuse(label, cell, column, "numbers")
         return _of_text(source, label, unit)
@@ -57,6 +59,8 @@ def looks_like_numbers(text: str) -> bool:
 
 def _of_text(text: str, label: str, unit: str | None) -> Arm:
     """Numbers with commas or spaces between, each with its unit, the last one's for all, or without."""
+    if re.search(r"[,;]\s*[,;]", text):
+        raise InputError(label, text, "a figure is missing between two commas: leave it out, or give it")
     parts = [part for part in re.split(r"\s*[,;]\s*|\s+(?=[-+.0-9])", text.strip()) if part]
     values, found = [], []
     for place, part in enumerate(parts):
@@ -78,8 +82,12 @@ def _processes(source: Any, label: str) -> tuple[tuple[float, ...], ...]:
     """One tuple a process."""
     if isinstance(source, set | frozenset | dict):
         raise InputError(label, reprlib.repr(source), f"a {type(source).__name__} has no order: {_REMEDY}")
+    if isinstance(source, np.ma.MaskedArray):
+        source = np.ma.filled(source.astype(np.float64), np.nan)
     if _is_number(source):
         source = [source]
+    elif hasattr(source, "__array__"):  # of a table, rows: going through it would give the names of its columns
+        source = np.asarray(source)
     try:
         rows = list(source)
     except TypeError:
@@ -87,6 +95,9 @@ def _processes(source: Any, label: str) -> tuple[tuple[float, ...], ...]:
     if not rows:
         raise InputError(label, "no figures", "an arm needs at least one run; four of each arm can show something")
     nested = [not _is_number(row) and not isinstance(row, str | bytes) for row in rows]
+    for place, row in enumerate(rows):
+        if nested[place] and not hasattr(row, "__iter__"):
+            raise InputError(f"{label}[{place}]", reprlib.repr(row), "this is no number")
     if any(nested) and not all(nested):
         place = nested.index(False) if nested[0] else nested.index(True)
         raise InputError(
@@ -111,7 +122,7 @@ def _iterations(row: Any, name: str) -> tuple[float, ...]:
 
 
 def _is_number(value: Any) -> bool:
-    if isinstance(value, np.ndarray) and value.ndim == 0:
+    if getattr(value, "ndim", None) == 0:
         return True
     return (
         isinstance(value, int | float | np.integer | np.floating) or hasattr(value, "__float__") and not hasattr(value, "__len__")

@@ -125,7 +125,7 @@ def needed(
     return high
 
 
-def bound(spread: float, free: int) -> float:
+def bound(spread: float, free: float) -> float:
     """A spread that the true one is at most, in 85 % of experiments: from an estimate with so many degrees of freedom."""
     return spread * math.sqrt(free / float(chdtri(free, _SURE))) if free > 0 else spread
 
@@ -134,12 +134,12 @@ class Asked(NamedTuple):
     """Runs an arm, in all."""
 
     either_way: int
-    """That settle it whatever is behind what was seen."""
+    """That settle it where the difference is as large as it looks, and where there is none."""
     as_seen: int
     """Where the difference is as large as it looks."""
 
 
-def asked(effect: float, spread: float, free: int, error: float, *, alpha: float, margin: float, paired: bool) -> Asked:
+def asked(effect: float, spread: float, free: float, error: float, *, alpha: float, margin: float, paired: bool) -> Asked:
     """From what was seen: an effect and its standard error, a spread with so many degrees of freedom; on logarithms.
 
     An effect under one and a half standard errors may as well be nothing: then it takes what would show SAME, too.
@@ -152,11 +152,14 @@ def asked(effect: float, spread: float, free: int, error: float, *, alpha: float
     return Asked(max(as_seen, nothing), as_seen)
 
 
-def needed_by_share(share: float, *, alpha: float) -> int:
-    """Runs an arm that tell by ranks what is no shift, such as a mode of one arm: ``share`` of all pairs of runs have the larger in b.
+def needed_by_share(share: float, *, alpha: float, paired: bool = False) -> int:
+    """Runs an arm that tell by ranks what is no shift, such as a mode of one arm.
+
+    ``share``: of all pairs of runs, those that have the larger in b; of blocks, of all pairs of their differences, those whose mean is
+    above 0.
 
     Noether, Sample size determination for some common nonparametric tests, 1987.
     """
     z = float(ndtri(1 - alpha / 2) + ndtri(POWER))
     off = abs(share - 0.5)
-    return MOST if off < 1e-3 else max(LEAST, math.ceil(z * z / (6 * off * off)))
+    return MOST if off < 1e-3 else max(LEAST, math.ceil(z * z / ((3 if paired else 6) * off * off)))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit  # type: ignore[import-untyped, unused-ignore] # it ships no types
+from scipy.special import ndtri, stdtrit  # type: ignore[import-untyped, unused-ignore] # it ships no types
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -104,6 +104,24 @@ def new_mode(mine: Modes | None, other: Floats) -> Modes | None:
         return None
     cut = (float(mine.low[-1]) + float(mine.high[0])) / 2
     return mine if (other < cut).all() or (other > cut).all() else None
+
+
+def alike_shares(a: tuple[Modes | None, Floats], b: tuple[Modes | None, Floats], limit: float, alpha: float) -> bool:
+    """Whether arms that have two modes have them as often, so that their means are within ``limit`` as far as that goes; one-sided tests.
+
+    The middle of all differences stays where it is while runs go from one mode to the other. (Agresti and Caffo, Simple and effective
+    confidence intervals for proportions and differences of proportions, 2000.)
+    """
+    for mine, _ in (a, b):
+        if mine is None:
+            continue
+        cut = (float(mine.low[-1]) + float(mine.high[0])) / 2
+        shares = [(float((logs > cut).sum()) + 1, len(logs) + 2) for _, logs in (a, b)]
+        (p, of_p), (q, of_q) = ((count / n, n) for count, n in shares)
+        error = math.sqrt(p * (1 - p) / of_p + q * (1 - q) / of_q)
+        if (abs(p - q) - float(ndtri(alpha)) * error) * mine.apart >= limit:
+            return False
+    return True
 
 
 def resolution(values: tuple[float, ...]) -> float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .drift import neighbours
+from .drift import as_given, neighbours
 from .nouns import Finding
 from .ranks import LEAST
 from .within import findings_within
@@ -39,7 +39,8 @@ def findings(e: Evidence) -> list[Finding]:
         found += findings_within(side.arm, side.processes, e.margin)
     found += _counts(e)
     if step := e.coarse:
-        text = f"many figures are equal, and look rounded to {percent(step, 2)} % of their size; ties count against a difference"
+        size = percent(step, 2 if step < 0.1 else 0)
+        text = f"many figures are equal, and look rounded to {size} % of their size; ties count against a difference"
         found.append(Finding("ties", "", text))
     return found
 
@@ -70,6 +71,11 @@ def _time(e: Evidence) -> list[Finding]:
     drift = e.drift
     found: list[Finding] = []
     if drift is None:
+        given = as_given(e.a.arm, e.b.arm, e.a.logs, e.b.logs)
+        if given is not None:
+            moved, way = percent(abs(math.expm1(given.whole))), "up" if given.slope > 0 else "down"
+            text = f"if the figures are in the order that they were measured in, a first, they went {way} by about {moved} % from first"
+            found.append(Finding("drift", "", f"{text} to last within the arms (p = {given.p:.2g}): interleave them"))
         return found
     if drift.shows:
         moved = percent(abs(math.expm1(drift.whole)))
@@ -101,7 +107,22 @@ def _counts(e: Evidence) -> list[Finding]:
         if len(side.arm) == 1 and len(side.arm.processes[0]) > 1:
             text = f"{len(side.arm.processes[0]):,} iterations of one process are one run"
             found.append(Finding("few_runs", side.arm.label, text))
+    if len(set(e.a.arm.processes)) > 1 and e.a.arm.processes == e.b.arm.processes:
+        found.append(Finding("twice", "", "both arms hold the very same figures: was one thing given twice?"))
+    if e.spread.unlike and (found_unlike := _unlike(e)):
+        found.append(found_unlike)
     if e.left_out:
         text = f"{runs(e.left_out)} whose block lacks the other arm are kept and shown, and are not in the test"
         found.append(Finding("blocks", "", text))
     return found
+
+
+def _unlike(e: Evidence) -> Finding | None:
+    """Where one arm's runs spread at least twice as wide as the other's."""
+    assert e.spread.unlike is not None
+    a, b = e.spread.unlike.a, e.spread.unlike.b
+    wide, narrow = (e.a.arm.label, e.b.arm.label) if a > b else (e.b.arm.label, e.a.arm.label)
+    if max(a, b) < 2 * min(a, b):
+        return None
+    times = f"{max(a, b) / min(a, b):.2g} times as wide as" if min(a, b) > 1e-9 else "and not"
+    return Finding("spread", wide, f"runs of {wide} spread {times} those of {narrow}: the interval allows for it")

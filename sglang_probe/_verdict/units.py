@@ -67,6 +67,8 @@ def unit_of_name(name: str) -> str:
     unit = known(name)
     if unit in (*_TIMES, *_BYTES) or "/s" in unit:
         return unit
+    if found := re.search(r"(?:^|[_ ])(tok|toks|token|tokens|req|reqs|requests)_(?:per_)?(?:s|sec|second)$", name.strip(), re.I):
+        return known(f"{found[1]}/s")
     last = re.split(r"[_ ]", name.strip())[-1]
     unit = known(last)
     return unit if unit in (*_TIMES, *_BYTES) or unit.endswith("/s") else ""

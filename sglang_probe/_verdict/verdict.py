@@ -9,6 +9,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from .._types import InputError
 from .arm import arm
 from .judge import Error, judge
@@ -54,13 +56,16 @@ def verdict(
     -----
     The process is what is replicated: the median of its iterations is one observation. FASTER and SLOWER come from an exact rank test, SAME
     from two one-sided tests (Schuirmann, A comparison of the two one-sided tests procedure, 1987), and the interval is that of the
-    test which gave the word. See ``ranks.py`` for sources. Where both arms were run in blocks whose order was drawn at random, they are
-    compared within blocks, so that what drifts cancels out. A verdict that is asked for again after every new run is wrong more often than
-    it says: `ab` accounts for its looks.
+    test which gave the word; see ``ranks.py`` for sources. Where the arms spread unlike, it is widened to where Welch's ends
+    (``spread.py``). SAME is of the middle of the runs, and, where runs lie in two modes, of how many lie in each. Where both arms were run
+    in blocks whose order was drawn at random, they are compared within blocks, so that what drifts cancels out. A verdict that is asked for
+    again after every new run is wrong more often than it says: `ab` accounts for its looks.
 
     Raises InputError, which names what is wrong, for figures that are not above 0, for units that differ, and where ``better`` must be
     said.
     """
+    if unit is not None and not isinstance(unit, str):
+        raise InputError("unit", unit, "give a unit, as tok/s, ms or us")
     cell_a, cell_b = cell if isinstance(cell, tuple | list) and len(cell) == 2 else (cell, cell)
     a, b = opened(a, "a"), opened(b, "b")
     one = arm(a, label="a", unit=None, cell=cell_a, column=column)
@@ -76,7 +81,12 @@ def verdict(
 
 def checked_fraction(name: str, value: float, least: float) -> float:
     """A fraction above ``least`` and below 1. Raises InputError."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not least < value < 1:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float | np.floating)
+        or not math.isfinite(value)
+        or not least < value < 1
+    ):
         raise InputError(name, value, f"give a fraction above {least:g} and below 1, such as {0.95 if least else 0.02}")
     return float(value)
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from .nouns import Word
 from .ranks import LEAST
+from .runs import MOST
 
 if TYPE_CHECKING:
     from .judge import Evidence, Side
@@ -45,7 +46,8 @@ def _by(e: Evidence) -> str:
 
 
 def _level(value: float) -> str:
-    return f"{100 * value:.4g} %"
+    short = f"{100 * value:.4g}"
+    return f"{100 * value:.10g} %" if short == "100" else f"{short} %"
 
 
 def _interval(e: Evidence, low: float, high: float, level: float) -> str:
@@ -73,6 +75,12 @@ def _and(e: Evidence, *parts: str) -> str:
 
 def runs(count: int) -> str:
     return f"{count:,} run{'s' * (count != 1)}"
+
+
+def about(count: int) -> str:
+    """Of runs asked for: two digits, rounded up. More are not known of a spread that few runs show."""
+    step = 10 ** max(0, len(str(count)) - 2)
+    return f"{-(-count // step) * step:,}"
 
 
 # ------------------------------------------------------------------------------------------------------------------------ the sentence
@@ -110,8 +118,11 @@ def _lone(e: Evidence) -> str:
 def _more(e: Evidence, many: Asked | None) -> str:
     if many is None:
         return f"run at least {LEAST} fresh processes of each"
-    seen = f", {many.as_seen:,} if the difference is as large as it looks" if many.as_seen < many.either_way else ""
-    return f"about {runs(many.either_way)} an arm in all would settle it{seen}"
+    if many.as_seen == many.either_way:
+        return f"about {about(many.either_way)} runs an arm in all would settle it"
+    nothing = f"about {about(many.either_way)}" if many.either_way < MOST else "over a million"
+    seen = f"about {about(many.as_seen)} runs an arm in all would settle it if the difference is as large as it looks"
+    return f"{seen}, {nothing} if there is none"
 
 
 def _new(e: Evidence) -> str:
@@ -164,6 +175,7 @@ _WHY = {
     "alike": "runs resemble the next one, so they are not so many observations: iterations of one process belong into one list; "
     "what drifts must be interleaved",
     "moving": "iterations were still moving when they ended, by more than the arms differ: warm up longer, and measure again",
+    "shares": "some runs lie in another mode, and so few do not show that both arms have it as often: the middle of the runs cannot tell",
     "mode": "a mode that only one arm has is a difference, whatever the middle of the runs says",
 }
 
@@ -213,7 +225,7 @@ def _counts(e: Evidence) -> str:
 
 
 def _separation(e: Evidence) -> str:
-    if not e.separated or e.interleaved:
+    if not e.separated or (e.interleaved and not e.across):
         return ""
     side = "above" if e.effect > 0 else "below"
     return f"every run of {e.b.arm.label} is {side} every run of {e.a.arm.label}: "
@@ -224,4 +236,7 @@ def method(e: Evidence) -> str:
     how = "exact" if e.design.cumulative is not None else "normal approximation"
     looks = f", {_allowed(e)} spent" if e.error.looks > 1 else ""
     test = f"{e.design.name} test, {how}, on logarithms of one median a process"
-    return f"{test}; Hodges-Lehmann estimate and the interval of that test{looks}; SAME by two one-sided tests"
+    wider = ", widened to where Welch's ends, as the arms spread unlike" if e.spread.unlike else ""
+    if e.across:
+        test += "; so few pairs decide only where all runs of one arm lie beyond all of the other (Mann-Whitney)"
+    return f"{test}; Hodges-Lehmann estimate and the interval of that test{wider}{looks}; SAME by two one-sided tests"

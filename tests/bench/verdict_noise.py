@@ -1,4 +1,4 @@
-"""Noise whose truth is known: figures of two arms that are alike. Used by bench_verdict.py beside it.
+"""Noise whose truth is known: figures of two arms that are alike; and the limits that rates are held to. Used by the benches beside it.
 
 Invariant: what is drawn depends on the generator alone.
 """
@@ -94,3 +94,21 @@ POWERS = (
     Noise("CV 2.7 %, 1 in 12 disturbed", _disturbed),
     Noise("drifting, interleaved", _drifting, paired=True),
 )
+
+
+@dataclass(frozen=True)
+class Check:
+    """A rate that has a limit."""
+
+    what: str
+    rate: float
+    limit: float
+    at_most: bool = True
+
+    @property
+    def holds(self) -> bool:
+        return self.rate <= self.limit if self.at_most else self.rate >= self.limit
+
+
+def percent(rate: float) -> str:
+    return f"{100 * rate:.2f} %"
