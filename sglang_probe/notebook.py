@@ -1,4 +1,4 @@
-"""For notebooks: toggles around one Decision and around one proof, and the pictures of _show/figures.py. Imported by notebooks only.
+"""For notebooks: toggles around one Decision and around one proof, and the pictures of _show/. Imported by notebooks only.
 
 ipywidgets and matplotlib are loaded where they are used (the extra ``notebook`` brings them).
 Invariant: what a toggle shows is what the public function answers; nothing is decided here.
@@ -13,18 +13,24 @@ from ._facts import SIZE_MAX
 from ._releases import RELEASES, newest, resolve
 from ._route import CONTEXTS, PATHS, RULES, route
 from ._server.hardware import GPUS, gpu_by_name
+from ._show.against import against
+from ._show.against_result import Against
 from ._show.figures import CAPTION, STYLES, Picture, band_columns, bands_figure, history_figure
+from ._show.latency import latency_figure
 from ._show.render import decision_html
 from ._types import Call, FrozenMap, Group, InputError, ProbeUnavailable
 
 __all__ = [
+    "Against",
     "CAPTION",
     "STYLES",
     "Picture",
+    "against",
     "band_columns",
     "bands_figure",
     "can_be_reached",
     "history_figure",
+    "latency_figure",
     "machine",
     "which_path",
 ]

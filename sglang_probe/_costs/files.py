@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import os
 import re
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -61,6 +62,15 @@ def shipped_tables() -> tuple[Table, ...]:
     files = sorted((path for path in _SHIPPED.iterdir() if path.is_file()), key=_newest, reverse=True)
     tables = [table for path in files for table in _lazily(path)]
     return tuple(sorted(tables, key=lambda table: table.origin == "published"))
+
+
+def shipped_measurement(name: str) -> Measurement:
+    """A Measurement of data/, whole. Raises InputError for a name that is none of them."""
+    there = {path.name.split(".")[0]: path for path in sorted(_SHIPPED.glob("*.jsonl.gz"))}
+    if name not in there:
+        raise InputError("name", name, f"what is shipped is {', '.join(there)}")
+    path = there[name]
+    return replace(_measurement(_bytes(str(path)), path.name), _shipped=True)
 
 
 def _newest(path: Path) -> list[tuple[int, str]]:

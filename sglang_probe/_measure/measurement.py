@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from .._show.page import Block, Line, items, to_html, to_text
 from .._types import FrozenMap, InputError
@@ -138,6 +138,27 @@ class Measurement:
     notes: tuple[str, ...] = ()
     """What a reader must know: what was dropped or skipped, line by line."""
     path: str = ""
+    _shipped: bool = field(default=False, kw_only=True)
+
+    @classmethod
+    def shipped(cls, name: str = "2x_h200") -> Measurement:
+        """One that comes with the package: every sample of a named machine that we measured. Raises InputError for a name that is none."""
+        from .._costs.files import shipped_measurement
+
+        return shipped_measurement(name)
+
+    @property
+    def origin(self) -> str:
+        """Whose numbers these are: ``shipped``, ``measured on this machine`` or ``measured elsewhere``; ``measured``, where the file does
+        not tell its machine from others."""
+        from .._costs.machine import this_host
+
+        if self._shipped:
+            return "shipped"
+        host = self.provenance.host if self.provenance else ""
+        if not host:
+            return "measured"
+        return "measured on this machine" if host == this_host() else "measured elsewhere"
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], *, rescue: bool = False) -> Measurement:
@@ -186,6 +207,21 @@ class Measurement:
         from .summary import summaries
 
         return tuple(ordered(summaries(self)))
+
+    def picture(
+        self, what: Literal["latency", "buffers", "patterns", "drivers"] = "latency", *, dark: bool = False, **how: Any
+    ) -> Any:
+        """A matplotlib Figure over sizes: ``"latency"`` of every path, or two ways of a call: ``"buffers"`` (in place, out of place),
+        ``"patterns"`` (back to back, interleaved), ``"drivers"`` (our C, SGLang's Python). ``how``: what latency_figure and against of
+        `sglang_probe.notebook` take, as ``targets``. Raises InputError where it was not measured, ProbeUnavailable without matplotlib.
+        """
+        if what == "latency":
+            from .._show.latency import latency_figure
+
+            return latency_figure(self, dark=dark, **how)
+        from .._show.against import against
+
+        return against(self, what, **how).picture(dark=dark)
 
     def __str__(self) -> str:
         return to_text(self.page())

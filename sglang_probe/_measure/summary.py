@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._show.page import Block, to_html
 from .._show.sizes import human_bytes
 from .cell import SAMPLES, Cell, Samples
 from .cell import _median as median
@@ -117,6 +118,15 @@ class Summary:
         what = f"{self.path}{kernel}, {self.phase}, {self.pattern}{beside}, {self.driver}, {human_bytes(self.nbytes)} of {self.dtype}"
         sets = f"{self.n_processes} process set{'s' * (self.n_processes > 1)}"
         return f"<Summary: {what}, {on}: {us}, {sets}, {verdict}>"
+
+    def page(self) -> list[Block]:
+        """What people see: the row of a bench's table, each rank's figures, and the words that these are read by."""
+        from .._bench.page import summary_blocks
+
+        return summary_blocks([self], Measurement(self.cells, None), verbose=True)
+
+    def _repr_html_(self) -> str:
+        return to_html(self.page())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: what was measured; of each time the figure, its range, the process sets' numbers, and each rank's median
