@@ -348,8 +348,8 @@ def test_a_damaged_gzip_file_is_said_to_be_damaged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["tok_s", "tokens_per_s", "output tok_s"])
 def test_a_column_of_tokens_a_second_is_better_higher(name: str, tmp_path: Path) -> None:
-    for arm, least in (("a", 80), ("b", 90)):
-        (tmp_path / f"{arm}.csv").write_text("\n".join([name, *(str(least + i) for i in range(4))]))
+    for side, least in (("a", 80), ("b", 90)):
+        (tmp_path / f"{side}.csv").write_text("\n".join([name, *(str(least + i) for i in range(4))]))
     found = verdict(tmp_path / "a.csv", tmp_path / "b.csv")
     assert (found.word, found.a.unit, found.better) == (Word.FASTER, "tok/s", "higher")
 
