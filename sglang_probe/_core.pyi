@@ -1,4 +1,5 @@
 # Types of the C extension; tests/test_stub.py holds every name and signature against the module.
+from os import PathLike
 from typing import Any, Final, overload
 
 import numpy as np
@@ -26,6 +27,17 @@ CALL_FACTS: Final[tuple[tuple[str, int, str], ...]]
 AXES: Final[tuple[tuple[str, int], ...]]
 LAYOUTS: Final[tuple[str, ...]]
 CLASS_COLUMNS: Final[tuple[str, ...]]
+
+# One record, graph, kind of call and the header of a ring file: (name, NumPy format, byte, text); _record/dtype.py has them as dtypes.
+RING_RECORD: Final[tuple[tuple[str, str, int, str], ...]]
+RING_GRAPH: Final[tuple[tuple[str, str, int, str], ...]]
+RING_KIND: Final[tuple[tuple[str, str, int, str], ...]]
+RING_HEADER: Final[tuple[tuple[str, str, int, str], ...]]
+RING_NAMES: Final[tuple[tuple[str, str], ...]]
+RING_FLAGS: Final[tuple[tuple[str, str], ...]]
+RING_LAYOUTS: Final[tuple[tuple[str, str], ...]]
+RING_OPS: Final[tuple[tuple[str, str], ...]]
+PHASES: Final[tuple[tuple[str, str], ...]]
 
 _Codes = tuple[int, int, int, int, int]
 _Answer = tuple[int, int, int, int, int, int, int, int, int]
@@ -220,3 +232,152 @@ class Coordinator:
     def ran(self, path: int, /) -> int: ...
     def describe(self) -> str: ...
     def close(self) -> None: ...
+
+class Recorder:
+    """One process's ring file, and what wrapped calls share. Made by the hook; every method may be called from any thread."""
+
+    path: str
+    recording: bool
+    pending: bool  # alarms() has something new
+    context: int  # bits of CONTEXTS that hold now whatever the sources say (in_graph_capture, ...); settable
+    label: str  # settable: what the graphs that are captured next are for
+    site_every: int  # settable: the call site of every n-th call; 0 of none
+    host_time: bool  # settable
+    timer_every: int  # settable; needs a timer
+    timer: (
+        Any  # settable: timer(None) -> token before, timer(token, seq) after; None of a token: not this one. Never in a capture
+    )
+    def __new__(
+        cls,
+        path: str | PathLike[str],
+        slots: int = 65536,
+        graphs: int = 8192,
+        kinds: int = 16384,
+        release: str = "",
+    ) -> Recorder:
+        """Makes the file, in a folder that is there. ProbeError, MemoryError (the disk is full) and ValueError, never a signal."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def set_rank(self, rank: int, world_size: int, /) -> None: ...
+    def set_sources(self, sources: tuple[tuple[int, Any, str, int], ...], /) -> None:
+        """Where a call's context bits come from: (bits, where, name, when).
+
+        where: a dict (a module's __dict__): its item `name`; None: the attribute `name` ("ca_comm._IS_CAPTURING") of the call's first
+        argument; anything else: its attribute `name`, or with "" it is called without arguments. True sets `bits` (CONTEXTS; bits 16
+        to 31 are the hook's own and reach expect() and the record). when: asked only if one of these bits is set already; 0: always. In
+        this order. A source that fails counts a failure and sets nothing.
+        """
+
+    def set_expect(self, expect: Any, /) -> None:
+        """expect(group, entry, dtype, nbytes, rows, columns, layout, context, direct, owner) -> index in PATHS, or None: not known.
+
+        Called once a key (all but owner, the call's first argument); remembered until forget(). What it raises counts a failure, and is
+        remembered as not known. dtype: index in DTYPES, 255 unknown. direct: known not to have come through all_reduce.
+        """
+
+    def forget(self) -> None:
+        """Expected paths are asked for anew: something that they rest on has changed."""
+
+    def set_skipped(self, files: tuple[str, ...], /) -> None:
+        """A call site is the first frame whose file name contains none of these."""
+
+    def intern(self, kind: str, text: str, /) -> int: ...
+    def alarms(self) -> list[tuple[str, str, int, int, int, int]]:
+        """Alarms that are new since the last time: (group, entry, path, expected, calls so far, first_ns); paths as indexes."""
+
+    def graph_begin(self, label: str = "") -> int:
+        """A capture begins: until it ends, this thread's calls have the bit stream_capturing whatever the sources say."""
+
+    def graph_end(self, graph: int = 0) -> None: ...
+    def registered(self, addresses: int, /) -> None:
+        """So many addresses were registered for all graphs captured since the last time: they share a batch."""
+
+    def graph_replayed(self, graph: int, times: int = 1) -> None: ...
+    def timed(self, seq: int, device_ns: int, /) -> bool:
+        """Device time of a record, once it is known; False: it was overwritten."""
+
+    def put(
+        self,
+        group: str,
+        entry: str,
+        path: int,
+        nbytes: int,
+        dtype: int = 255,
+        rows: int = 0,
+        context: int = 0,
+        op: int = 0,
+        kernel: str = "",
+        expected: int = 255,
+        graph: int = 0,
+        site: str = "",
+        host_ns: int = 0,
+        flags: int = 0,
+    ) -> int:
+        """A record by hand, whether recording or not: its seq."""
+
+    def counts(self) -> dict[str, int]: ...
+    def close(self, remove: bool = False) -> None:
+        """Says goodbye. Wrapped calls go on without it; the file stays unless `remove`."""
+
+class Wrapper:
+    """A C callable in place of one of SGLang's functions: `Class.method = Wrapper(Class.method, ...)` or a module's attribute.
+
+    With an entry it opens a call, unless one of the same group is open on this thread; inside an open call it says which path and kernel
+    run. Without an entry it does only the latter, and is a plain call elsewhere. Whatever the function returns or raises is passed on.
+    """
+
+    __wrapped__: Any
+    def __new__(
+        cls,
+        original: Any,
+        recorder: Recorder,
+        entry: str = "",
+        path: int = -1,
+        op: str = "",
+        argument: int = 1,
+        keyword: str = "",
+        group: str = ".unique_name",
+        dry: int = -1,
+        unless: str = "",
+        kernels: tuple[tuple[Any, str], ...] = (),
+        through: tuple[Any, ...] = (),
+    ) -> Wrapper:
+        """
+        entry: its name, "" for an inner one. path: index in PATHS that this call means; of an outer one: unless an inner one says
+        otherwise; -1: it says nothing. op: of RING_OPS. argument, keyword: where the tensor is, counted with `self` as 0, or its name.
+        group: ".name": that attribute (a str) of the first argument, ".a.b" through several; else the name itself; "": not known, which
+        joins any open call. dry: 1 says that nothing is launched from here on, 0 that something is. unless: attribute of the first
+        argument that, where true, means that this call does nothing. kernels: (result, name): what it means that this object (or a tuple
+        that begins with these objects; ... for any) is returned, by identity. through: code objects of the callers that make the call one
+        of all_reduce: looked for on the stack only where the path is not the expected one.
+        """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def __get__(self, instance: Any, owner: Any = None, /) -> Any: ...
+    def __reduce__(self) -> str: ...
+
+class GraphWrapper:
+    """A C callable in place of a method of torch.cuda.CUDAGraph: "begin" (capture_begin), "end" (capture_end) or "replay".
+
+    Graphs are told apart by the object that the method is called on, from its capture_begin on. Replays are counted while recording
+    or not. Between "begin" and "end" that thread's calls have the bit stream_capturing, which then needs no source.
+    """
+
+    __wrapped__: Any
+    def __new__(cls, original: Any, recorder: Recorder, event: str) -> GraphWrapper: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def __get__(self, instance: Any, owner: Any = None, /) -> Any: ...
+    def __reduce__(self) -> str: ...
+
+def ring_look(fd: int, /) -> dict[str, int | str]:
+    """The header of a ring file, checked: RING_HEADER's fields, release. ValueError says what is wrong with it."""
+
+def ring_control(fd: int, name: str, value: int, /) -> None:
+    """Sets a control word of a checked file opened for writing: control, site_every, timer_every, host_time."""
+
+def ring_records(fd: int, since: int = 0, /) -> tuple[bytes, int, int, int]:
+    """(records in order, `since` for the next time, overwritten before they were read, torn)."""
+
+def ring_tables(fd: int, /) -> tuple[bytes, bytes, list[tuple[str, int, str]]]:
+    """(graphs, kinds, names as (kind, id, text))."""

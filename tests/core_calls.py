@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import hook_calls
 import numpy as np
 
 from sglang_probe import _core, _types
@@ -233,6 +234,7 @@ GOOD: dict[str, Thunk] = {
     "Coordinator.describe": lambda: COORDINATOR.describe(),
     "Coordinator.close": _closed,
     **_attributes("Coordinator", COORDINATOR, ("rank", "world_size", "device", "timing", "timeout_s", "seq")),
+    **hook_calls.GOOD,
 }
 
 # Each must raise: the way out of an error is where references are forgotten.
@@ -305,6 +307,7 @@ BAD: dict[str, Thunk] = {
     "Coordinator.close": lambda: COORDINATOR.close(1),  # type: ignore[call-arg] # bad on purpose
     **_read_only("Coordinator", COORDINATOR, ("rank", "world_size", "device", "timing", "seq")),
     "Coordinator.timeout_s": lambda: setattr(COORDINATOR, "timeout_s", "soon"),
+    **hook_calls.BAD,
 }
 
 

@@ -1,6 +1,7 @@
-/* The module _core: multi-phase init, state, the one boundary for errors and the parsing of arguments.
- * Called by sglang_probe/_core's importers. Invariant: a failed call leaves nothing held. */
-#include "core_module.h"
+/* The module _core: multi-phase init, state, the one boundary for errors and
+ * the parsing of arguments. Called by sglang_probe/_core's importers.
+ * Invariant: a failed call leaves nothing held. */
+#include "core_hook.h"
 
 #include <string.h>
 
@@ -50,7 +51,8 @@ bool sp_parse_word(PyObject *object, uint64_t *word) {
     return !(*word == (uint64_t)-1 && PyErr_Occurred());
 }
 
-/* Fills `count` int64 fields, which lie side by side in their struct, from a tuple. */
+/* Fills `count` int64 fields, which lie side by side in their struct, from a
+ * tuple. */
 static bool parse_fields(PyObject *tuple, const char *what, Py_ssize_t skip, int64_t *fields, Py_ssize_t count) {
     if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != count + skip) {
         PyErr_Format(PyExc_TypeError, "%s is a tuple of %zd integers", what, count + skip);
@@ -59,7 +61,8 @@ static bool parse_fields(PyObject *tuple, const char *what, Py_ssize_t skip, int
     for (Py_ssize_t i = 0; i < count; i++) {
         fields[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i + skip));
         if (fields[i] == -1 && PyErr_Occurred()) return false;
-        if (fields[i] < -1 || fields[i] > INT32_MAX) { /* so that no product of two facts overflows in a gate */
+        if (fields[i] < -1 || fields[i] > INT32_MAX) { /* so that no product of two facts overflows in
+                                    a gate */
             PyErr_Format(PyExc_ValueError, "%s[%zd]=%lld: a fact is -1 to 2^31 - 1", what, i, (long long)fields[i]);
             return false;
         }
@@ -145,7 +148,8 @@ static PyObject *register_paths(PyObject *module, PyObject *arg) {
 
 static PyMethodDef module_methods[] = {
     {"register_paths", register_paths, METH_O,
-     "register_paths($module, members, /)\n--\n\nHand over the members of Path, in the order of PATHS; decisions then return "
+     "register_paths($module, members, /)\n--\n\nHand over the members of "
+     "Path, in the order of PATHS; decisions then return "
      "them."},
     {NULL, NULL, 0, NULL},
 };
@@ -154,9 +158,10 @@ static int add_exceptions(PyObject *module, core_state *state) {
     state->error = PyErr_NewExceptionWithDoc("sglang_probe.ProbeError",
                                              "Something of ours failed; the text says what and what to do about it.", NULL, NULL);
     if (!state->error || PyModule_AddObjectRef(module, "ProbeError", state->error) < 0) return -1;
-    state->unavailable = PyErr_NewExceptionWithDoc(
-        "sglang_probe.ProbeUnavailable",
-        "A part that this machine does not have (a GPU, an index, a package); the text says which.", state->error, NULL);
+    state->unavailable = PyErr_NewExceptionWithDoc("sglang_probe.ProbeUnavailable",
+                                                   "A part that this machine does not have (a GPU, an index, a package); "
+                                                   "the text says which.",
+                                                   state->error, NULL);
     return !state->unavailable ? -1 : PyModule_AddObjectRef(module, "ProbeUnavailable", state->unavailable);
 }
 
@@ -164,9 +169,15 @@ static int add_types(PyObject *module, core_state *state) {
     const struct {
         PyTypeObject **type;
         PyType_Spec *spec;
-    } types[] = {{&state->router_type, &sp_router_spec},   {&state->coordinator_type, &sp_coordinator_spec},
-                 {&state->reduced_type, &sp_reduced_spec}, {&state->graph_type, &sp_graph_spec},
-                 {&state->board_type, &sp_board_spec},     {&state->buffer_type, &sp_buffer_spec}};
+    } types[] = {{&state->router_type, &sp_router_spec},
+                 {&state->coordinator_type, &sp_coordinator_spec},
+                 {&state->reduced_type, &sp_reduced_spec},
+                 {&state->graph_type, &sp_graph_spec},
+                 {&state->board_type, &sp_board_spec},
+                 {&state->buffer_type, &sp_buffer_spec},
+                 {&state->recorder_type, &sp_recorder_spec},
+                 {&state->wrapper_type, &sp_wrapper_spec},
+                 {&state->graph_wrapper_type, &sp_graph_wrapper_spec}};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         *types[i].type = (PyTypeObject *)PyType_FromModuleAndSpec(module, types[i].spec, NULL);
         if (!*types[i].type || PyModule_AddType(module, *types[i].type) < 0) return -1;
@@ -179,7 +190,8 @@ static int core_exec(PyObject *module) {
     if (sp_import_numpy() < 0) return -1;
     if (add_exceptions(module, state) < 0 || add_types(module, state) < 0) return -1;
     if (PyModule_AddFunctions(module, sp_rules_methods) < 0 || PyModule_AddFunctions(module, sp_route_methods) < 0 ||
-        PyModule_AddFunctions(module, sp_space_methods) < 0 || PyModule_AddFunctions(module, sp_board_methods) < 0)
+        PyModule_AddFunctions(module, sp_space_methods) < 0 || PyModule_AddFunctions(module, sp_board_methods) < 0 ||
+        PyModule_AddFunctions(module, sp_hook_methods) < 0 || sp_add_hook_lists(module) < 0)
         return -1;
     state->paths = PyTuple_New(SP_PATH_COUNT);
     if (!state->paths) return -1;
@@ -197,10 +209,11 @@ static int core_exec(PyObject *module) {
 }
 
 /* Everything in the state is an object. */
-enum { HELD = 9 };
+enum { HELD = 12 };
 #define SP_STATE_HOLDS(s)                                                                                                        \
     (PyObject *)(s)->router_type, (PyObject *)(s)->coordinator_type, (PyObject *)(s)->reduced_type, (PyObject *)(s)->graph_type, \
-        (PyObject *)(s)->board_type, (PyObject *)(s)->buffer_type, (s)->paths, (s)->error, (s)->unavailable
+        (PyObject *)(s)->board_type, (PyObject *)(s)->buffer_type, (PyObject *)(s)->recorder_type,                               \
+        (PyObject *)(s)->wrapper_type, (PyObject *)(s)->graph_wrapper_type, (s)->paths, (s)->error, (s)->unavailable
 
 _Static_assert(sizeof(core_state) == HELD * sizeof(PyObject *), "every field of the state is visited and cleared");
 
@@ -224,7 +237,8 @@ static void core_free(void *module) { core_clear(module); }
 static PyModuleDef_Slot core_slots[] = {
     {Py_mod_exec, core_exec},
 #ifdef Py_mod_multiple_interpreters
-    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED}, /* as NumPy, which the module needs */
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED}, /* as NumPy, which the module
+                                                     needs */
 #endif
     {0, NULL},
 };
@@ -232,7 +246,8 @@ static PyModuleDef_Slot core_slots[] = {
 PyModuleDef sp_core_module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "sglang_probe._core",
-    .m_doc = "Rulesets, gates and routes of SGLang's all-reduce dispatch. Private: use sglang_probe's functions.",
+    .m_doc = "Rulesets, gates and routes of SGLang's all-reduce dispatch. "
+             "Private: use sglang_probe's functions.",
     .m_size = sizeof(core_state),
     .m_methods = module_methods,
     .m_slots = core_slots,

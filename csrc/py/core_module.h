@@ -1,5 +1,6 @@
-/* What the files of the _core binding share: module state, argument helpers, and each file's methods.
- * Invariant: only csrc/py includes Python.h; the core below never sees an object. */
+/* What the files of the _core binding share: module state, argument helpers,
+ * and each file's methods. Invariant: only csrc/py includes Python.h; the core
+ * below never sees an object. */
 #ifndef SP_CORE_MODULE_H
 #define SP_CORE_MODULE_H
 
@@ -11,6 +12,7 @@
 
 typedef struct core_state {
     PyTypeObject *router_type, *coordinator_type, *reduced_type, *graph_type, *board_type, *buffer_type;
+    PyTypeObject *recorder_type, *wrapper_type, *graph_wrapper_type;
     PyObject *paths;       /* tuple of path names, or the members of Path once registered */
     PyObject *error;       /* ProbeError */
     PyObject *unavailable; /* ProbeUnavailable */
@@ -40,8 +42,8 @@ PyObject *sp_stamps_array(size_t count, uint64_t **stamps); /* to be filled in *
 
 static inline core_state *sp_state_of_module(PyObject *module) { return PyModule_GetState(module); }
 
-/* A failure as a Python exception, with the text of sp_error() or another; always NULL. `module` may be NULL where only an INVALID or
- * NOMEM can come. */
+/* A failure as a Python exception, with the text of sp_error() or another;
+ * always NULL. `module` may be NULL where only an INVALID or NOMEM can come. */
 PyObject *sp_raise(PyObject *module, sp_status status);
 PyObject *sp_raise_text(const core_state *state, sp_status status, const char *text);
 core_state *sp_state_of_type(PyTypeObject *type); /* of an instance's type, or of a Python subclass of it */
@@ -50,7 +52,8 @@ bool sp_parse_index(PyObject *object, const char *what, size_t count, size_t *in
 bool sp_parse_word(PyObject *object, uint64_t *word);
 bool sp_parse_facts(PyObject *tuple, sp_facts *facts);
 
-/* One case as Python hands it over: release index, facts, call, context bits, and an optional derived table. */
+/* One case as Python hands it over: release index, facts, call, context bits,
+ * and an optional derived table. */
 typedef struct core_case {
     sp_facts facts;
     sp_call call;

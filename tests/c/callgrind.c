@@ -2,6 +2,7 @@
  * Invariant: count_NAME holds exactly the calls; what prepares them stands outside. */
 #include "harness.h"
 
+#include "core/ring.h"
 #include "core/route.h"
 #include "core/space.h"
 #include "random_case.h"
@@ -40,6 +41,30 @@ COUNTED void count_router_path(const sp_router *router, size_t calls) {
     for (size_t i = 0; i < calls; i++) sink += sp_router_path(router, 1 + i * 4096);
 }
 
+/* A record in its slot, counted with its kind. */
+COUNTED void count_ring_record(sp_ring *ring, size_t calls);
+COUNTED void count_ring_record(sp_ring *ring, size_t calls) {
+    sp_record r = {.nbytes = 43008, .group = 1, .entry = 1, .path = SP_PATH_CUSTOM};
+    for (size_t i = 0; i < calls; i++) {
+        r.time_ns = i;
+        sink += sp_ring_count(sp_ring_kind(ring, &r), &r) + sp_ring_write(ring, &r);
+    }
+}
+
+static int ring_record(size_t calls) {
+    const sp_ring_shape shape = {1 << 12, 64, 64, 4096};
+    char folder[] = "/tmp/sp_count_XXXXXX", path[64];
+    sp_ring ring;
+    if (!mkdtemp(folder)) return 1;
+    snprintf(path, sizeof path, "%s/a.ring", folder);
+    int failed = sp_ring_create(path, &shape, &(sp_ring_writer){1, ""}, &ring) != SP_OK;
+    if (!failed) count_ring_record(&ring, calls);
+    sp_ring_close(&ring);
+    unlink(path);
+    rmdir(folder);
+    return failed;
+}
+
 int main(int argc, char **argv) {
     if (argc != 3) return 2;
     size_t calls = strtoul(argv[2], NULL, 10);
@@ -65,6 +90,8 @@ int main(int argc, char **argv) {
         sp_router router;
         if (sp_router_init(&rules, &c, &router)) return 1;
         count_router_path(&router, calls);
+    } else if (!strcmp(argv[1], "ring_record")) {
+        return ring_record(calls);
     } else {
         return 2;
     }
