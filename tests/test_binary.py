@@ -19,7 +19,7 @@ from sglang_probe import _core
 
 LIBRARY = Path(_core.__file__)
 ELSEWHERE = LIBRARY.parents[1]  # a new process starts there, so that `import sglang_probe` finds the package that is tested
-HEAVY = ["torch", "matplotlib", "rich", "ipywidgets", "IPython", "pandas", "sglang"]
+HEAVY = ["torch", "scipy", "matplotlib", "rich", "ipywidgets", "IPython", "pandas", "sglang"]
 
 
 def _tool(*command: str) -> str:
@@ -114,7 +114,7 @@ print(json.dumps({"bytes": resident() - before, "modules": sorted(set(sys.module
 """
 
 
-@pytest.mark.parametrize(("used", "limit_mib"), [("import_only", 15), ("every_name", 20)])
+@pytest.mark.parametrize(("used", "limit_mib"), [("import_only", 15), ("every_name", 26)])
 def test_importing_is_cheap_and_loads_nothing_heavy(used: str, limit_mib: int) -> None:
     if not Path("/proc/self/statm").exists():
         pytest.skip("no /proc: resident memory is read there")

@@ -17,8 +17,8 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri  # type: ignore[import-untyped, unused-ignore] # it ships no types
 
+from . import special
 from .arm import Arm
 
 Floats = NDArray[np.float64]
@@ -119,8 +119,8 @@ def _of_score(sizes: tuple[int, ...], score: float) -> tuple[float, int]:
         chances = np.cumsum(_scores(sizes))
         return min(1.0, 2 * float(chances[falling])), int(np.searchsorted(chances, _ALPHA / 2 * (1 + 1e-12), side="right"))
     spread = math.sqrt(sum(n * (n - 1) * (2 * n + 5) for n in sizes) / 18)
-    p = min(1.0, 2 * float(ndtr(-max(score - 1, 0.0) / spread)))
-    return p, max(0, math.floor((pairs + float(ndtri(_ALPHA / 2)) * spread) / 2))
+    p = min(1.0, 2 * float(special.ndtr(-max(score - 1, 0.0) / spread)))
+    return p, max(0, math.floor((pairs + float(special.ndtri(_ALPHA / 2)) * spread) / 2))
 
 
 @lru_cache(maxsize=64)

@@ -24,7 +24,8 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri  # type: ignore[import-untyped, unused-ignore] # it ships no types
+
+from . import special
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -58,14 +59,14 @@ class Design:
             return 0.0
         if self.cumulative is not None:
             return float(self.cumulative[min(int(count), len(self.cumulative) - 1)])
-        return float(ndtr((count + 0.5 - self.mean) / math.sqrt(self.variance)))
+        return float(special.ndtr((count + 0.5 - self.mean) / math.sqrt(self.variance)))
 
     def rank(self, tail: float) -> int:
         """The largest k of which P(count <= k - 1) is at most ``tail``: which difference is an end of the interval; 0 where none is."""
         if self.cumulative is not None:
             k = int(np.searchsorted(self.cumulative, tail * (1 + 1e-12), side="right"))
         else:
-            k = max(0, math.floor(self.mean + ndtri(tail) * math.sqrt(self.variance) + 0.5))
+            k = max(0, math.floor(self.mean + special.ndtri(tail) * math.sqrt(self.variance) + 0.5))
         return min(k, 1) if self.full_only else k
 
     def p(self, below: int, above: int) -> float:

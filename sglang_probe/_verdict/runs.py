@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import chdtri, ndtri  # type: ignore[import-untyped, unused-ignore] # it ships no types
 
 from .._types import InputError
+from . import special
 from .ranks import LEAST, of_pairs, of_two_samples
 
 Floats = NDArray[np.float64]
@@ -127,7 +127,7 @@ def needed(
 
 def bound(spread: float, free: float) -> float:
     """A spread that the true one is at most, in 85 % of experiments: from an estimate with so many degrees of freedom."""
-    return spread * math.sqrt(free / float(chdtri(free, _SURE))) if free > 0 else spread
+    return spread * math.sqrt(free / float(special.chdtri(free, _SURE))) if free > 0 else spread
 
 
 class Asked(NamedTuple):
@@ -160,6 +160,6 @@ def needed_by_share(share: float, *, alpha: float, paired: bool = False) -> int:
 
     Noether, Sample size determination for some common nonparametric tests, 1987.
     """
-    z = float(ndtri(1 - alpha / 2) + ndtri(POWER))
+    z = float(special.ndtri(1 - alpha / 2) + special.ndtri(POWER))
     off = abs(share - 0.5)
     return MOST if off < 1e-3 else max(LEAST, math.ceil(z * z / ((3 if paired else 6) * off * off)))

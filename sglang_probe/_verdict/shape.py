@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri, stdtrit  # type: ignore[import-untyped, unused-ignore] # it ships no types
+
+from . import special
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -65,7 +66,7 @@ def outliers(logs: Floats) -> Ints:
         free = n - i - 1
         if free < 1:
             break
-        t = float(stdtrit(free, 1 - _OUTLIER_ALPHA / (2 * (n - i + 1))))
+        t = float(special.stdtrit(free, 1 - _OUTLIER_ALPHA / (2 * (n - i + 1))))
         if score > (n - i) * t / math.sqrt((free + t * t) * (n - i + 1)):
             found = i
     return np.array(sorted(taken[:found]), np.int64)
@@ -119,7 +120,7 @@ def alike_shares(a: tuple[Modes | None, Floats], b: tuple[Modes | None, Floats],
         shares = [(float((logs > cut).sum()) + 1, len(logs) + 2) for _, logs in (a, b)]
         (p, of_p), (q, of_q) = ((count / n, n) for count, n in shares)
         error = math.sqrt(p * (1 - p) / of_p + q * (1 - q) / of_q)
-        if (abs(p - q) - float(ndtri(alpha)) * error) * mine.apart >= limit:
+        if (abs(p - q) - float(special.ndtri(alpha)) * error) * mine.apart >= limit:
             return False
     return True
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import fdtr, stdtr, stdtrit  # type: ignore[import-untyped, unused-ignore] # it ships no types
 
+from . import special
 from .shape import outliers
 
 Floats = NDArray[np.float64]
@@ -42,13 +42,13 @@ class Unlike:
 
     def reach(self, low: float, high: float, tail: float) -> tuple[float, float]:
         """An interval, widened to where Welch's ends."""
-        far = float(stdtrit(self.free, 1 - tail)) * self.error
+        far = float(special.stdtrit(self.free, 1 - tail)) * self.error
         return min(low, self.effect - far), max(high, self.effect + far)
 
     @property
     def p(self) -> float:
         """Two-sided."""
-        return 2 * float(stdtr(self.free, -abs(self.effect) / self.error))
+        return 2 * float(special.stdtr(self.free, -abs(self.effect) / self.error))
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,6 @@ def _differ(a: float, free_a: int, b: float, free_b: int) -> bool:
     """By an F test on variances, two-sided."""
     if max(a, b) <= _NOTHING**2:
         return False
-    below = float(fdtr(free_a, free_b, a / b)) if b > 0 else 1.0
+    below = float(special.fdtr(free_a, free_b, a / b)) if b > 0 else 1.0
     alpha = _ALPHA_EQUAL if max(free_a, free_b) <= _EQUAL * min(free_a, free_b) else _ALPHA
     return min(below, 1 - below) < alpha / 2
