@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from . import hook
     from ._ab.ab import ab
     from ._ab.commands import Command
     from ._ab.noise import NoiseResult, noise
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
     from ._decision import Blocked, Decision, Gate, Stop
     from ._explain.explain import explain
     from ._explain.types import Explanation
+    from ._live.agree import Agreement
+    from ._live.asked import agree
+    from ._live.control import record_clean, record_start, record_status, record_stop
+    from ._live.recording import Recording, read_recording
+    from ._live.top import Top, top
     from ._measure.cell import Cell
     from ._measure.format import MeasurementError
     from ._measure.measurement import Measurement, Provenance
@@ -74,6 +80,11 @@ _HOME = {
     "_ab.noise": ("NoiseResult", "noise"),
     "_ab.result": ("AbResult",),
     "_ab.targets": ("Target",),
+    "_live.agree": ("Agreement",),
+    "_live.asked": ("agree",),
+    "_live.control": ("record_clean", "record_start", "record_status", "record_stop"),
+    "_live.recording": ("Recording", "read_recording"),
+    "_live.top": ("Top", "top"),
     "_trace.check": ("check",),
     "_trace.types": ("Checked",),
     "_verdict.verdict": ("Finding", "Verdict", "Word", "verdict"),
@@ -103,9 +114,11 @@ _HOME = {
     "_proof.asserting": ("assert_constant_over", "assert_route", "assert_same_routing"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+_SUBMODULES = ("hook",)
 
 __all__ = [
     "AbResult",
+    "Agreement",
     "Arm",
     "Band",
     "Bands",
@@ -139,6 +152,7 @@ __all__ = [
     "Provenance",
     "Reach",
     "Reached",
+    "Recording",
     "Release",
     "Server",
     "Setting",
@@ -146,10 +160,12 @@ __all__ = [
     "Stop",
     "Summary",
     "Target",
+    "Top",
     "Verdict",
     "Witness",
     "Word",
     "ab",
+    "agree",
     "arm",
     "arms",
     "assert_constant_over",
@@ -166,6 +182,7 @@ __all__ = [
     "explain",
     "find_server",
     "history",
+    "hook",
     "load_model",
     "matrix",
     "noise",
@@ -173,18 +190,26 @@ __all__ = [
     "reach",
     "read_launch",
     "read_log",
+    "read_recording",
     "read_report",
     "read_url",
+    "record_clean",
+    "record_start",
+    "record_status",
+    "record_stop",
     "resolve",
     "route",
     "router",
     "runs_for",
     "step",
+    "top",
     "verdict",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return importlib.import_module("." + name, __name__)
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'sglang_probe' has no attribute {name!r}")
     value = getattr(importlib.import_module("." + _MODULE_OF[name], __name__), name)

@@ -36,7 +36,8 @@ _EPILOG = """examples:
   sglang-probe verdict 78.4,83.2,89.2 94.1,97.3 --unit tok/s
   sglang-probe ab --a-target one_shot --b-target pynccl_in_place --size 42KiB
   sglang-probe explain --example
-  sglang-probe check traces/ --log server.log"""
+  sglang-probe check traces/ --log server.log
+  sglang-probe record status; sglang-probe top"""
 
 
 _KEYWORD = re.compile(
@@ -64,15 +65,18 @@ def build_parser() -> Parser:
     from ._cli import conform as _cli_conform
     from ._cli import diff as _cli_diff
     from ._cli import dispatch as _cli_dispatch
+    from ._cli import dump as _cli_dump
     from ._cli import explain as _cli_explain
     from ._cli import history as _cli_history
     from ._cli import noise as _cli_noise
     from ._cli import preflight as _cli_preflight
     from ._cli import reach as _cli_reach
+    from ._cli import record as _cli_record
     from ._cli import releases as _cli_releases
     from ._cli import route as _cli_route
     from ._cli import show as _cli_show
     from ._cli import step as _cli_step
+    from ._cli import top as _cli_top
     from ._cli import verdict as _cli_verdict
 
     parser = Parser(prog="sglang-probe", description="Which path does an all-reduce of SGLang take, and why?", epilog=_EPILOG)
@@ -95,6 +99,9 @@ def build_parser() -> Parser:
         _cli_ab,
         _cli_explain,
         _cli_check,
+        _cli_record,
+        _cli_top,
+        _cli_dump,
     ):
         module.add_parsers(commands)
     for command in commands.choices.values():

@@ -1,0 +1,156 @@
+"""What should have run: the router's answer for the installed release and the live group, once a kind of call. The Recorder calls it.
+
+    expect(group, entry, dtype, nbytes, rows, columns, layout, context, direct, owner) -> index in PATHS, or None
+
+A call is asked about as all_reduce would be. Where SGLang's operator was called by somebody else (``direct``), its own answer is what
+counts: the in-place one knows pynccl, torch symmetric memory and torch.distributed alone; the other one was told its method when Dynamo
+traced its caller.
+Invariant: an answer is the core's, of facts that are read when it is asked; where the release is not known there is none.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+from .. import _core
+from .._facts import DTYPES, pack_call, pack_facts
+from .._releases import Release
+from .._route import context_bits
+from .._run.switches import GATES, KERNELS
+from .._types import Call, Group, Path
+from .._versions import at_least
+from .facts import attribute, communicator, group_facts, usable
+from .wrapping import PATHS
+
+_DTYPES = tuple(DTYPES)
+_LAYOUT = {name: 1 << i for i, (name, _) in enumerate(_core.RING_LAYOUTS)}
+_DIMS_SHIFT = 5
+_BITS = (1 << len(_core.CONTEXTS)) - 1
+_COMPILING = context_bits("compiling")
+_IN_PLACE = 1
+_COMMUNICATORS = {
+    "custom": ("ca_comm",),
+    "quick": ("qr_comm",),
+    "mscclpp": ("pymscclpp_comm",),
+    "torch_symm_mem": ("torch_symm_mem_comm", "symm_mem_comm"),
+    "pcie_ipc": ("pcie_ipc_comm",),
+    "pynccl": ("pynccl_comm",),
+}
+_SWITCHED_BY_CAPTURE = ("pynccl", "mscclpp")
+_BYPASSED = {"own_custom": 0, "own_mscclpp": 0, "own_pcie_ipc": 0, "fi_workspace": 0, "symm_mem": 0}
+
+
+class Expected:
+    """The model of this process's SGLang."""
+
+    def __init__(self, release: Release | None) -> None:
+        self.release = release
+        self._lock = threading.Lock()
+        self._groups: dict[str, weakref.ref[Any]] = {}
+        self._captured: set[str] = set()
+        self._facts: dict[str, Group] = {}
+
+    def add(self, group: Any) -> None:
+        with self._lock:
+            self._groups[str(group.unique_name)] = weakref.ref(group)
+            self._facts.clear()
+
+    def captured(self, name: str) -> None:
+        """graph_capture() has entered this group."""
+        with self._lock:
+            self._captured.add(name)
+            self._facts.clear()
+
+    def forget(self) -> None:
+        """Facts are read anew."""
+        with self._lock:
+            self._facts.clear()
+
+    def group(self, name: str) -> Any:
+        found = self._groups.get(name)
+        return None if found is None else found()
+
+    def groups(self) -> list[Any]:
+        return [group for found in list(self._groups.values()) if (group := found()) is not None]
+
+    def facts(self, group: Any) -> Group:
+        """Raises where there is no release to read them for, or SGLang's objects are not what that release has."""
+        assert self.release is not None
+        name = str(group.unique_name)
+        with self._lock:
+            found = self._facts.get(name)
+        if found is None:
+            found = group_facts(group, self.release, name in self._captured)
+            with self._lock:
+                self._facts[name] = found
+        return found
+
+    def __call__(
+        self,
+        group: str,
+        entry: str,
+        dtype: int,
+        nbytes: int,
+        rows: int,
+        columns: int,
+        layout: int,
+        context: int,
+        direct: bool,
+        owner: Any,
+    ) -> int | None:
+        if self.release is None or not nbytes or dtype >= len(_DTYPES):
+            return None
+        if entry == "fused":
+            return PATHS[Path.FLASHINFER]
+        live = self.group(group) or (owner if hasattr(owner, "world_size") and hasattr(owner, "ranks") else None)
+        if live is None:
+            return None
+        elsewhere = layout & _LAYOUT["elsewhere"]
+        contiguous = bool(elsewhere or layout & _LAYOUT["contiguous"])
+        call = Call(
+            nbytes,
+            _DTYPES[dtype],
+            hidden=columns,
+            dims=(layout >> _DIMS_SHIFT) or 2,
+            contiguous=contiguous,
+            weak_contiguous=bool(contiguous or layout & _LAYOUT["dense"]),
+            aligned=bool(elsewhere or layout & _LAYOUT["aligned"]),
+            registered=entry == "symm_mem_bypass" and not at_least(self.release.name, "0.5.4.post3"),
+        )
+        return self._answer(live, entry, call, context & _BITS, direct)
+
+    def _answer(self, live: Any, entry: str, call: Call, bits: int, direct: bool) -> int | None:
+        facts = self.facts(live)
+        if entry == "in_place" and direct:
+            if usable(getattr(live, "pynccl_comm", None)):
+                return PATHS[Path.PYNCCL_IN_PLACE]
+            return self._route(live, facts.with_facts("found", "the in-place operator", **_BYPASSED), call, 0)[0]
+        path, op = self._route(live, facts, call, bits)
+        if entry == "out_place" and direct and op == _IN_PLACE:  # from code that Dynamo traced: "auto" never ends in place
+            return self._route(live, facts, call, bits | _COMPILING)[0]
+        return path
+
+    def _route(self, live: Any, facts: Group, call: Call, bits: int) -> tuple[int, int]:
+        assert self.release is not None
+        off, on, kernel = switches(live)
+        codes = _core.route(
+            self.release.index, pack_facts(facts), pack_call(call), bits, self.release.derived, 0, off, on, kernel
+        )[2]
+        return codes[0], codes[2]
+
+
+def switches(live: Any) -> tuple[int, int, int]:
+    """Communicators that are disabled now, or enabled; and the kernel that somebody told V2 to run."""
+    off = on = 0
+    for name, names in _COMMUNICATORS.items():
+        comm = communicator(live, *names)
+        if comm is None:
+            continue
+        if usable(comm):
+            on |= GATES[name] if name in _SWITCHED_BY_CAPTURE else 0
+        elif name not in _SWITCHED_BY_CAPTURE:
+            off |= GATES[name]
+    told = str(attribute(live, "ca_comm.override_algo.name", "")).lower()
+    return off, on, KERNELS.get(told, 0)

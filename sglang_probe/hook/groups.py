@@ -1,0 +1,95 @@
+"""Process groups as they are made: who they are, which rank this is, and what their constructor warned about. Called by session.py.
+
+Invariant: a constructor runs as it did; what is looked at afterwards cannot fail it.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from .arming import when_imported
+from .targets import GROUP_NAME, IDLE
+from .telling import cut
+
+if TYPE_CHECKING:
+    from .. import _core
+    from .expected import Expected
+    from .patches import Patches
+
+_KEPT = 20
+_PYNCCL = "sglang.srt.distributed.device_communicators.pynccl"
+
+
+class Warned(logging.Handler):
+    """SGLang says in its log why a communicator is not there."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(Exception):  # a record that does not format is no reason to fail
+            if len(self.texts) < _KEPT:
+                self.texts.append(" ".join(record.getMessage().split()))
+
+
+class Groups:
+    """Those of this process."""
+
+    def __init__(self, recorder: _core.Recorder, expected: Expected, patches: Patches) -> None:
+        self._recorder, self._expected, self._patches = recorder, expected, patches
+        self._ranked = False
+        self.warnings: dict[str, list[str]] = {}
+        """By the group's name: what was logged while it was made."""
+
+    def follow(self, state: ModuleType, coordinator: type) -> None:
+        for found in list(getattr(state, "_groups", {}).values()):
+            with suppress(Exception):
+                group = found()
+                if group is not None:
+                    self.made(group)
+        when_imported(_PYNCCL, self._pynccl)
+        original = vars(coordinator).get("__init__")
+        if original is None:
+            return
+
+        def __init__(group: Any, *args: Any, **kwargs: Any) -> None:
+            self.construct(original, group, *args, **kwargs)
+
+        __init__.__wrapped__ = original  # type: ignore[attr-defined] # its signature
+        self._patches.set(coordinator, "__init__", __init__)
+
+    def construct(self, constructor: Any, group: Any, *args: Any, **kwargs: Any) -> None:
+        warned, logger = Warned(), logging.getLogger("sglang")
+        logger.addHandler(warned)
+        try:
+            constructor(group, *args, **kwargs)
+        finally:
+            logger.removeHandler(warned)
+        with suppress(Exception):
+            self.made(group, warned.texts)
+
+    def _pynccl(self, module: ModuleType) -> None:
+        """Until its group is known, which is after its constructor and the all-reduce in it, it is not seen."""
+        kind = getattr(module, "PyNcclCommunicator", None)
+        if kind is not None:
+            self._patches.set(kind, GROUP_NAME, "")
+            self._patches.set(kind, IDLE, property(lambda comm: not getattr(comm, GROUP_NAME) or comm.disabled))
+
+    def made(self, group: Any, warnings: list[str] | None = None) -> None:
+        name = str(group.unique_name)
+        self.warnings[name] = warnings or []
+        self._expected.add(group)
+        self._recorder.intern("note", cut(f"ranks of {name}: {', '.join(map(str, group.ranks))}"))
+        pynccl = getattr(group, "pynccl_comm", None)
+        if pynccl is not None:
+            setattr(pynccl, GROUP_NAME, name)
+        if not self._ranked:
+            import torch.distributed
+
+            self._recorder.set_rank(torch.distributed.get_rank(), torch.distributed.get_world_size())
+            self._ranked = True
+        self._recorder.forget()

@@ -1,0 +1,97 @@
+"""From the table of targets to C callables in their places, each when its module is there. Called by session.py.
+
+Invariant: a target that cannot be wrapped is left as it is, and told; the others are wrapped all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CodeType, ModuleType
+from typing import Any
+
+from .. import _core
+from .._types import Path
+from .arming import WATCHER, when_imported
+from .kernels import TABLES
+from .patches import Patches, function_of
+from .targets import Target, targets_of
+from .telling import Findings
+
+PATHS: dict[Path, int] = {Path(name): i for i, (name, _) in enumerate(_core.PATHS)}
+
+
+class Wrapping:
+    """What is wrapped in this process, and by what."""
+
+    def __init__(self, recorder: _core.Recorder, release: str | None, patches: Patches, findings: Findings) -> None:
+        self._recorder, self._release = recorder, release
+        self._patches, self._findings = patches, findings
+        self._through: tuple[CodeType, ...] = ()
+        self.done: list[Target] = []
+
+    def everything(self, coordinator: type) -> None:
+        """Targets of modules that are there now, and of the others as they come."""
+        entered = getattr(vars(coordinator).get("all_reduce"), "__code__", None)
+        self._through = (entered,) if isinstance(entered, CodeType) else ()
+        by_module: dict[str, list[Target]] = {}
+        for target in targets_of(self._release):
+            by_module.setdefault(target.module, []).append(target)
+        for name, targets in by_module.items():
+            when_imported(name, lambda module, targets=targets: self._module(module, targets))  # type: ignore[misc]
+
+    def _module(self, module: ModuleType, targets: list[Target]) -> None:
+        for target in targets:
+            self.guarded(target, lambda target=target: self._wrap(module, target))  # type: ignore[misc]
+
+    def guarded(self, what: object, step: Callable[[], Any]) -> None:
+        """A step of ours inside of SGLang's import or call."""
+        try:
+            step()
+        except Exception as error:  # whatever it was, SGLang goes on
+            self._findings.tell("target", str(what), f"{what} is not wrapped: {type(error).__name__}: {error}")
+
+    def _wrap(self, module: ModuleType, target: Target) -> None:
+        *owners, name = target.attributes
+        owner: Any = module
+        for part in owners:
+            owner = getattr(owner, part, None)
+        if target.body:
+            function = function_of(module, name)
+            if function is None:
+                self._missing(target)
+                return
+            self._patches.body(function, lambda original: self._wrapper(module, target, original))
+        else:
+            original = None if owner is None else vars(owner).get(name)
+            if original is None:
+                self._missing(target)
+                return
+            self._patches.set(owner, name, self._wrapper(module, target, original))
+        self.done.append(target)
+
+    def _missing(self, target: Target) -> None:
+        if self._release is not None:
+            self._findings.tell(
+                "target", str(target), f"this sglang {self._release} has no {target}, which that release has: it is not seen"
+            )
+
+    def _wrapper(self, module: ModuleType, target: Target, original: Any) -> _core.Wrapper:
+        return _core.Wrapper(
+            original,
+            self._recorder,
+            entry=target.entry,
+            path=-1 if target.path is None else PATHS[target.path],
+            op=target.op,
+            argument=target.argument,
+            keyword=target.keyword,
+            group=target.group if target.entry else "",
+            dry=target.dry,
+            unless=target.unless,
+            kernels=TABLES[target.kernels](module) if target.kernels else (),
+            through=self._through if target.entry else (),
+        )
+
+    def undo(self) -> None:
+        WATCHER.forget()
+        self._patches.undo()
+        self.done.clear()

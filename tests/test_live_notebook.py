@@ -1,0 +1,92 @@
+"""notebooks/04_inside_a_worker.ipynb runs from top to bottom with what ships, and finds the odd call site.
+
+``python tests/test_live_notebook.py`` commits what a run shows.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import notebook_outputs
+import pytest
+
+import sglang_probe as probe
+
+NOTEBOOK = Path(__file__).resolve().parents[1] / "notebooks" / "04_inside_a_worker.ipynb"
+_STALE = "python tests/test_live_notebook.py writes the committed outputs anew"
+
+
+def run(folder: Path) -> Any:
+    with mock.patch.object(notebook_outputs, "NOTEBOOK", NOTEBOOK):
+        return notebook_outputs.run(folder)
+
+
+def shown(cell: Any) -> str:
+    """What a reader sees of a cell: what it printed, or its page."""
+    found = []
+    for output in cell["outputs"]:
+        data = output.get("data", {})
+        found.append("".join(output.get("text", "") or data.get("text/html", "") or data.get("text/plain", "")))
+    return "\n".join(found)
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """Code cells of a fresh run, elsewhere than in the checkout."""
+    return notebook_outputs.code_cells(run(tmp_path_factory.mktemp("notebook")))
+
+
+def one(executed: list[Any], text: str) -> str:
+    """What the cell of this source shows."""
+    (found,) = [cell for cell in executed if text in cell["source"]]
+    return shown(found)
+
+
+def test_what_is_committed_is_what_a_run_gives(executed: list[Any]) -> None:
+    import nbformat
+
+    held = notebook_outputs.code_cells(nbformat.read(NOTEBOOK, as_version=4))
+    assert [(cell["source"], shown(cell)) for cell in executed] == [(cell["source"], shown(cell)) for cell in held], _STALE
+    assert all(shown(cell) for cell in executed[1:]) and not re.search(r"/(home|root|tmp)/", NOTEBOOK.read_text())
+
+
+def test_it_finds_the_odd_call_site_and_says_why(executed: list[Any]) -> None:
+    assert "100% past custom, {'torch_distributed': 40}: sglang/srt/models/toy_moe.py:7 count_dropped_tokens" in one(
+        executed, "past custom"
+    )
+    assert "Counter({(6, 1, 'bf16', 'in_place'): 40})" in one(executed, "(odd,)")
+    why = one(executed, "decision = ")
+    assert "torch_distributed | 6 bytes is not a multiple of 16" in why and "16 bytes: custom" in why
+
+
+def test_executed_is_what_was_captured_times_its_replays(executed: list[Any]) -> None:
+    assert one(executed, "graph.captured * ").splitlines()[::3] == [
+        "graph 1: 17 calls captured, 120 replays, 2,040 executed",
+        "graph 4: 17 calls captured, 0 replays, 0 executed",
+    ]
+
+
+def test_the_recording_that_ships_is_one_of_the_hook_and_names_no_machine() -> None:
+    recording = probe.read_recording(example=True)
+    assert [(worker.rank, worker.release, worker.state, worker.calls) for worker in recording.workers] == [
+        (0, "0.5.9", "ended", 261),
+        (1, "0.5.9", "ended", 261),
+    ]
+    assert all(worker.header["failures"] == 0 and not worker.torn and not worker.overwritten for worker in recording.workers)
+    sites = {call["site"] for worker in recording.workers for call in recording.named(worker)}
+    assert len(sites) == 4 and all(site.startswith("sglang/srt/models/toy_moe.py:") for site in sites)
+    assert recording.agreement.agrees and recording.top.alarms == 0
+
+
+if __name__ == "__main__":
+    import nbformat
+
+    with tempfile.TemporaryDirectory() as scratch:
+        ran = run(Path(scratch))
+    notebook_outputs.tidy(ran)
+    nbformat.validate(ran)
+    nbformat.write(ran, NOTEBOOK)
