@@ -452,7 +452,7 @@ def test_no_spelling_of_a_sample_that_is_none_is_read(whole: bytes, sample: str,
         (b"{}\n", "not a measurement file"),
         (b'{"format":"sglang_prob\n', "not a measurement file"),
         (b"\x89PNG\r\n\x1a\n", "not a measurement file"),
-        (gzip.compress(b"text"), "not a measurement file"),
+        (gzip.compress(b"text", mtime=0), "not a measurement file"),
         (b"# size count type redop root time algbw busbw #wrong\n", "read_nccl_tests"),
     ],
 )
