@@ -104,7 +104,7 @@ def run_ab(
 ) -> AbResult:
     """What ab does, with all that the command line shows. ``kind``: "noise" has another rule."""
     start = time.monotonic()
-    name = _name(asked.pop("out"))
+    name = options.file_name(asked.pop("out"), PARTIAL)
     if progress is not None and not isinstance(progress, bool):
         raise InputError("progress", progress, "give True, False or None")
     allow = _allowed(asked.pop("allow"))
@@ -114,7 +114,7 @@ def run_ab(
     clean = _checked(asked, sides)
     plan = _plan(kind, clean, budget, sides)
     decide = rule_of(plan)
-    _check_out(name)
+    options.check_free(name, PARTIAL)
     judged = Judged(decide, clean.unit, allow, sides["a"].declared | sides["b"].declared)
     with Machine() as machine, _journal(name, plan) as journal:
         total = 2 * (budget.blocks + budget.warm_up)
@@ -292,30 +292,6 @@ def _plan(kind: str, clean: Asked, budget: Budget, sides: Mapping[Name, Side]) -
 
 
 # -------------------------------------------------------------------------------------------------------------------------- file
-
-
-def _name(out: Any) -> str:
-    try:
-        name = os.fspath(out)
-    except TypeError:
-        name = None
-    if not isinstance(name, str) or not os.path.basename(name) or "\0" in name:
-        raise InputError("out", out, "give a file name")
-    if name.endswith(PARTIAL):
-        raise InputError("out", name, f"give the name that the finished file will have, without {PARTIAL}")
-    return name
-
-
-def _check_out(name: str) -> None:
-    """Before anything is started."""
-    if os.path.lexists(name):
-        free = options.free_name(name, PARTIAL)
-        raise InputError("out", name, f"it exists already, and is never overwritten: give another name, as {free}")
-    folder = os.path.dirname(os.path.abspath(name))
-    if not os.path.isdir(folder):
-        raise InputError("out", name, f"there is no folder {folder}: make it, or give another name")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise InputError("out", name, f"nothing can be written to {folder}: give a name in another folder")
 
 
 def _journal(name: str, plan: Mapping[str, Any]) -> Journal:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from .runs import Run
@@ -81,11 +82,19 @@ def _apart(runs: Sequence[Run], values: Callable[[Run], frozenset[str]]) -> tupl
 # ----------------------------------------------------------------------------------------------------------- variables and libraries
 
 
+def _set_in(name: str, run: Run) -> frozenset[str]:
+    return frozenset(run.seen.env.get(name, ()))
+
+
+def _loaded_in(by_run: Mapping[int, Mapping[str, Iterable[str]]], name: str, run: Run) -> frozenset[str]:
+    return frozenset(by_run[run.number].get(name, ()))
+
+
 def _variables(runs: Sequence[Run], declared: Declared, labels: Labels) -> list[Difference]:
     looked = [run for run in runs if run.seen.looks]
     found = []
     for name in sorted({name for run in looked for name in run.seen.env} - declared.env):
-        apart = _apart(looked, lambda run, name=name: frozenset(run.seen.env.get(name, ())))  # type: ignore[misc]
+        apart = _apart(looked, partial(_set_in, name))
         if apart is not None:
             a, b = (", ".join(sorted(values)) if values else "not set" for values in apart)
             value = next(iter(apart[1] or apart[0]))
@@ -103,7 +112,7 @@ def _libraries(runs: Sequence[Run], declared: Declared, labels: Labels) -> list[
     by_run = {run.number: stems for run, stems in looked}
     found = []
     for name in sorted({name for _, stems in looked for name in stems} - declared.libraries):
-        apart = _apart([run for run, _ in looked], lambda run, name=name: frozenset(by_run[run.number].get(name, ())))  # type: ignore[misc]
+        apart = _apart([run for run, _ in looked], partial(_loaded_in, by_run, name))
         if apart is None or not all(apart):  # what one arm alone loads is what it does, and no other version of anything
             continue
         paths = [

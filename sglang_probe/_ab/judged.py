@@ -43,7 +43,7 @@ def result_of(found: Found, by: Judged, stopped_by: StoppedBy, stopped: str, pat
     verdict = None
     if runs:
         origin = path.removesuffix(PARTIAL)
-        one, other = (arm_of(runs, arm, label, by.unit, origin) for arm, label in (("a", labels[0]), ("b", labels[1])))  # type: ignore[arg-type]
+        one, other = arm_of(runs, "a", labels[0], by.unit, origin), arm_of(runs, "b", labels[1], by.unit, origin)
         verdict = _verdict(by.rule, found, len(runs) // 2, stopped_by, one, other)
     result = AbResult(
         verdict=verdict,

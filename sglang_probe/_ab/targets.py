@@ -17,7 +17,8 @@ import numpy as np
 from .._bench import options
 from .._bench.driver import MODULES, driver_of
 from .._bench.local import Local
-from .._bench.plan import PATTERNS, PHASES, Plan, Task, make_plan
+from .._bench.plan import PATTERNS, PHASES, Plan, make_plan
+from .._bench.runner import cell_of
 from .._bench.sample import Look as Checked
 from .._bench.sample import Taken, look, measure
 from .._bench.targets import TARGETS
@@ -201,7 +202,7 @@ class TargetSide:
                 taken = [Taken(backend=backend) for backend in backends]
                 note = f"WRONG, and therefore not timed: {wrong}"
                 seen = merged(ranks.run(seen_here, timeout_s=left()))
-                return self._cell(task, taken, looks, note=note), seen
+                return cell_of(self._plan, task, taken, *_counts(looks), note=note), seen
             before = monitor.state()
             samples = self._samples(max(one.us for one in looks))
             taken = [one[0] for one in ranks.run(measure, [(task, samples)], timeout_s=left())]
@@ -210,7 +211,7 @@ class TargetSide:
             _refused(taken)
             seen = merged(ranks.run(seen_here, timeout_s=left()))
         note = f"{task.calls} calls a sample"
-        return self._cell(task, taken, looks, before=before, after=after, note=note), seen
+        return cell_of(self._plan, task, taken, *_counts(looks), before=before, after=after, note=note), seen
 
     def _samples(self, call_us: float) -> int:
         """As many as there is time for, as a bench's runner has it: two batches of calls, and two of compute kernels."""
@@ -218,29 +219,10 @@ class TargetSide:
         batch_us = self._task.calls * 2 * (call_us + self._task.compute_us) + 500.0
         return max(least, min(most, int(self._plan.cell_ms * 1e3 / batch_us)))
 
-    def _cell(self, task: Task, taken: Sequence[Taken], looks: Sequence[Checked], **more: Any) -> Cell:
-        w = task.wanted
-        return Cell(
-            path=w.path,
-            kernel=w.kernel,
-            backend=taken[0].backend,
-            release=w.settings.release.name,
-            phase=task.phase,
-            pattern=task.pattern,
-            compute_us=task.compute_us,
-            driver=task.driver,
-            device=self._plan.device,
-            dtype=w.dtype,
-            nbytes=w.nbytes,
-            world_size=self._plan.world_size,
-            device_us=tuple(one.device_us for one in taken),
-            host_us=tuple(one.host_us for one in taken),
-            elapsed_us=tuple(one.elapsed_us for one in taken),
-            checked=sum(one.checked for one in looks),
-            wrong=sum(one.wrong for one in looks),
-            process=task.process,
-            **more,
-        )
+
+def _counts(looks: Sequence[Checked]) -> tuple[int, int]:
+    """Results that were compared, and those of them that were wrong, over all ranks."""
+    return sum(one.checked for one in looks), sum(one.wrong for one in looks)
 
 
 def _word(word: str, words: Sequence[Any]) -> Any:

@@ -132,7 +132,7 @@ def run_bench(
 ) -> Done:
     """What bench does, with all that the command line shows. ``provider``: other ranks than this machine's or a launcher's."""
     start = time.monotonic()
-    name = _name(out)
+    name = options.file_name(out, PARTIAL)
     if progress is not None and not isinstance(progress, bool):
         raise InputError("progress", progress, "give True, False or None")
     deadline = None if time_limit_s is None else start + seconds("time_limit_s", time_limit_s)
@@ -140,7 +140,7 @@ def run_bench(
     ranks = clean.pop("ranks")
 
     def driven(given: Provider) -> Done:
-        _check_out(name)
+        options.check_free(name, PARTIAL)
         plan = _plan(given, clean)
         shown = partial(Progress, len(plan.cells) * plan.processes, show=progress, say=say)
         return _driven(name, plan, given, deadline, shown, asked["nccl"], start)
@@ -213,31 +213,6 @@ def to_come(done: Done) -> str:
 def _stamp(coordinator: Any, nccl: str | os.PathLike[str] | None) -> Provenance:
     """On the ranks: the torch and the NCCL that they have loaded are the ones that are measured."""
     return stamp(nccl)
-
-
-def _name(out: Any) -> str:
-    """Of the file that is to be; whether it can be there is asked later, of the one rank that writes it."""
-    try:
-        name = os.fspath(out)
-    except TypeError:
-        name = None
-    if not isinstance(name, str) or not os.path.basename(name) or "\0" in name:
-        raise InputError("out", out, "give a file name")
-    if name.endswith(PARTIAL):
-        raise InputError("out", name, f"give the name that the finished file will have, without {PARTIAL}")
-    return name
-
-
-def _check_out(name: str) -> None:
-    """Writer asks again; here nothing has been started yet."""
-    if os.path.lexists(name):
-        free = options.free_name(name, PARTIAL)
-        raise InputError("out", name, f"it exists already, and a measurement is never overwritten: give another name, as {free}")
-    folder = os.path.dirname(os.path.abspath(name))
-    if not os.path.isdir(folder):
-        raise InputError("out", name, f"there is no folder {folder}: make it, or give another name")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise InputError("out", name, f"nothing can be written to {folder}: give a name in another folder")
 
 
 def _writer(name: str, plan: Plan, provenance: Provenance) -> Writer:

@@ -138,6 +138,31 @@ def free_name(name: str, partial: str) -> str:
     return f"{stem}-{number}{kind}"
 
 
+def file_name(out: Any, partial: str) -> str:
+    """Of the file that is to be; whether it can be there is asked later, where it is written."""
+    try:
+        name = os.fspath(out)
+    except TypeError:
+        name = None
+    if not isinstance(name, str) or not os.path.basename(name) or "\0" in name:
+        raise InputError("out", out, "give a file name")
+    if name.endswith(partial):
+        raise InputError("out", name, f"give the name that the finished file will have, without {partial}")
+    return name
+
+
+def check_free(name: str, partial: str) -> None:
+    """Before anything is started; who writes it asks again."""
+    if os.path.lexists(name):
+        free = free_name(name, partial)
+        raise InputError("out", name, f"it exists already, and is never overwritten: give another name, as {free}")
+    folder = os.path.dirname(os.path.abspath(name))
+    if not os.path.isdir(folder):
+        raise InputError("out", name, f"there is no folder {folder}: make it, or give another name")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError("out", name, f"nothing can be written to {folder}: give a name in another folder")
+
+
 def dtype_of(given: str) -> str:
     """A dtype whose sum can be checked."""
     name = check_dtype(given)

@@ -254,7 +254,7 @@ class Runner:
             checked, wrong_count = self._checked.pop(task.identity, (0, 0))
             more, note = _split(of_task)
             note = f"{task.calls} calls a sample{note}"
-            cells.append(self._cell(task, of_task, checked, wrong_count, before=before, after=after, note=note, **more))
+            cells.append(cell_of(self._plan, task, of_task, checked, wrong_count, before=before, after=after, note=note, **more))
         return cells
 
     def _looked(self, task: Task, by_rank: Sequence[Look]) -> Cell | None:
@@ -268,7 +268,7 @@ class Runner:
             self._out.add(task.identity)
             said = next(f"rank {rank}: {one.said}" for rank, one in enumerate(by_rank) if one.wrong)
             nothing = [Taken(backend=one.backend) for one in by_rank]
-            return self._cell(task, nothing, checked, wrong, note=f"WRONG, and therefore not timed: {said}")
+            return cell_of(self._plan, task, nothing, checked, wrong, note=f"WRONG, and therefore not timed: {said}")
         self._us[task.identity] = max(one.us for one in by_rank)
         self._checked[task.identity] = (checked, wrong)
         return None
@@ -278,29 +278,31 @@ class Runner:
         self._us.pop(task.identity, None)
         self.report.refused.append((task, why))
 
-    def _cell(self, task: Task, by_rank: Sequence[Taken], checked: int, wrong: int, **more: Any) -> Cell:
-        w = task.wanted
-        return Cell(
-            path=w.path,
-            kernel=w.kernel,
-            backend=by_rank[0].backend,
-            release=w.settings.release.name,
-            phase=task.phase,
-            pattern=task.pattern,
-            compute_us=task.compute_us,
-            driver=task.driver,
-            device=self._plan.device,
-            dtype=w.dtype,
-            nbytes=w.nbytes,
-            world_size=self._plan.world_size,
-            device_us=tuple(one.device_us for one in by_rank),
-            host_us=tuple(one.host_us for one in by_rank),
-            elapsed_us=tuple(one.elapsed_us for one in by_rank),
-            checked=checked,
-            wrong=wrong,
-            process=task.process,
-            **more,
-        )
+
+def cell_of(plan: Plan, task: Task, by_rank: Sequence[Taken], checked: int, wrong: int, **more: Any) -> Cell:
+    """What the ranks took of one task, as it is kept. `ab` keeps its runs' so too."""
+    w = task.wanted
+    return Cell(
+        path=w.path,
+        kernel=w.kernel,
+        backend=by_rank[0].backend,
+        release=w.settings.release.name,
+        phase=task.phase,
+        pattern=task.pattern,
+        compute_us=task.compute_us,
+        driver=task.driver,
+        device=plan.device,
+        dtype=w.dtype,
+        nbytes=w.nbytes,
+        world_size=plan.world_size,
+        device_us=tuple(one.device_us for one in by_rank),
+        host_us=tuple(one.host_us for one in by_rank),
+        elapsed_us=tuple(one.elapsed_us for one in by_rank),
+        checked=checked,
+        wrong=wrong,
+        process=task.process,
+        **more,
+    )
 
 
 def _split(by_rank: Sequence[Taken]) -> tuple[dict[str, Any], str]:

@@ -90,7 +90,7 @@ class Captures:
             self._piecewise |= is_piecewise()
             return ended(graph, *args, **kwargs)
 
-        capture_begin.__wrapped__, capture_end.__wrapped__ = began.__wrapped__, ended.__wrapped__  # type: ignore[attr-defined]
+        capture_begin.__wrapped__, capture_end.__wrapped__ = began.__wrapped__, ended.__wrapped__  # type: ignore[attr-defined] # signatures
         for name, method in (("capture_begin", capture_begin), ("capture_end", capture_end), ("replay", replayed)):
             self._patches.set(kind, name, method)
 

@@ -70,7 +70,10 @@ class Target:
         return f"{self.module}.{'.'.join(self.attributes)}"
 
 
-_FUSED = {"entry": "fused", "path": Path.FLASHINFER, "op": "fused", "argument": 0, "keyword": "input_tensor", "group": "fused"}
+def _fused(name: str, since: str, until: str = "") -> Target:
+    where, one = _FUSION + name, "fused"
+    return Target(where, since, until, one, Path.FLASHINFER, one, 0, "input_tensor", one, body=True)
+
 
 TARGETS: tuple[Target, ...] = (
     # where SGLang's operators end
@@ -79,8 +82,8 @@ TARGETS: tuple[Target, ...] = (
     Target(
         _STATE + "_flashinfer_allreduce", "0.5.18", entry="flashinfer", op="out_of_place", keyword="input_", path=Path.FLASHINFER
     ),
-    Target(_FUSION + "flashinfer_allreduce_add_rmsnorm", "0.4.9", "0.4.9.post1", body=True, **_FUSED),  # type: ignore[arg-type]
-    Target(_FUSION + "flashinfer_allreduce_residual_rmsnorm", "0.4.9.post1", body=True, **_FUSED),  # type: ignore[arg-type]
+    _fused("flashinfer_allreduce_add_rmsnorm", "0.4.9", "0.4.9.post1"),
+    _fused("flashinfer_allreduce_residual_rmsnorm", "0.4.9.post1"),
     # NCCL's symmetric memory goes past the operators, straight to pynccl; elsewhere this one is inside of an operator
     Target(
         _PYNCCL + "all_reduce",

@@ -6,6 +6,7 @@ Invariant: a target that cannot be wrapped is left as it is, and told; the other
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -37,11 +38,11 @@ class Wrapping:
         for target in targets_of(self._release):
             by_module.setdefault(target.module, []).append(target)
         for name, targets in by_module.items():
-            when_imported(name, lambda module, targets=targets: self._module(module, targets))  # type: ignore[misc]
+            when_imported(name, partial(self._module, targets))
 
-    def _module(self, module: ModuleType, targets: list[Target]) -> None:
+    def _module(self, targets: list[Target], module: ModuleType) -> None:
         for target in targets:
-            self.guarded(target, lambda target=target: self._wrap(module, target))  # type: ignore[misc]
+            self.guarded(target, partial(self._wrap, module, target))
 
     def guarded(self, what: object, step: Callable[[], Any]) -> None:
         """A step of ours inside of SGLang's import or call."""
