@@ -8,8 +8,10 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -111,7 +113,9 @@ static void lay_out(const sp_ring_shape *shape, const sp_ring_writer *writer, sp
 }
 
 /* Past the process's own limit the kernel would send a signal, and for a page
- * without room as well: both are asked first. */
+ * without room as well: both are asked first. Where a file system writes in
+ * place (tmpfs, ext4, XFS), what is reserved stays so; one that writes elsewhere
+ * each time (btrfs, ZFS) or on another machine (NFS) promises less. */
 static sp_status reserve(int fd, const char *path, uint64_t bytes) {
     struct rlimit limit;
     if (!getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < bytes)
@@ -148,6 +152,7 @@ static void point(sp_ring *ring, const sp_ring_header *h) {
 sp_status sp_ring_create(const char *path, const sp_ring_shape *shape, const sp_ring_writer *writer, sp_ring *ring) {
     char fresh[PATH_MAX_HERE + sizeof ".new"];
     sp_ring_header header;
+    struct stat file;
     int fd = -1;
     memset(ring, 0, sizeof *ring);
     size_t length = strlen(path);
@@ -156,6 +161,8 @@ sp_status sp_ring_create(const char *path, const sp_ring_shape *shape, const sp_
     snprintf(fresh, sizeof fresh, "%s.new", path);
     lay_out(shape, writer, &header);
     SP_TRY(make_new(fresh, &fd));
+    /* Until the last process ends that has the descriptor: this one, or one that it forked. A file system without locks has none. */
+    (void)flock(fd, LOCK_SH | LOCK_NB);
     sp_status status = reserve(fd, path, header.file_bytes);
     if (status) goto remove;
     void *map = mmap(NULL, header.file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -168,11 +175,11 @@ sp_status sp_ring_create(const char *path, const sp_ring_shape *shape, const sp_
     memcpy(map, &header, sizeof header);
     atomic_store_explicit(&ring->control->rank, -1, memory_order_relaxed);
     atomic_store_explicit(&ring->control->batch, 1, memory_order_relaxed);
-    if (rename(fresh, path)) {
+    if (fstat(fd, &file) || rename(fresh, path)) {
         status = sp_fail(SP_SYSTEM, "%s cannot be given its name: %s", path, strerror(errno));
         goto unmap;
     }
-    close(fd);
+    ring->fd = fd, ring->device = (uint64_t)file.st_dev, ring->inode = (uint64_t)file.st_ino;
     return SP_OK;
 
 unmap:
@@ -192,6 +199,9 @@ void sp_ring_close(sp_ring *ring) {
 }
 
 void sp_ring_leave(sp_ring *ring) {
-    if (ring->map) munmap(ring->map, ring->bytes);
+    if (!ring->map) return;
+    struct stat file;
+    munmap(ring->map, ring->bytes);
+    if (!fstat(ring->fd, &file) && (uint64_t)file.st_dev == ring->device && (uint64_t)file.st_ino == ring->inode) close(ring->fd);
     memset(ring, 0, sizeof *ring);
 }

@@ -33,8 +33,13 @@ typedef struct sp_ring {
     sp_kind_row *kind;
     sp_slot *slot;
     sp_ring_shape shape;
+    int fd;                 /* kept for its lock: who can lock the file knows that nobody writes it any more */
+    uint64_t device, inode; /* of the file: by the time that fd is closed, it may be another one's */
+    /* What is used, of our own: the file's numbers are for readers, and anybody of this user can change them. */
+    _Atomic uint64_t graphs;
     _Atomic uint32_t names_busy;
-    uint32_t names[SP_NAMED_COUNT]; /* ids given out; under names_busy */
+    uint64_t names_used;
+    uint32_t names[SP_NAMED_COUNT]; /* ids given out; both under names_busy */
 } sp_ring;
 
 /* Makes `path` (0600) under another name, reserves and maps it, and gives it

@@ -13,8 +13,9 @@
  * was stopped inside a slot costs that slot, once a lap, and nothing else.
  *
  * Invariant: a reader believes nothing that the file says before it was held
- * against the file's real size; a writer never gets a signal for a full disk,
- * because every byte was reserved before it was mapped. */
+ * against the file's real size; a writer gets no signal for a full disk, because
+ * every byte was reserved before it was mapped: on a file system that keeps what
+ * it reserved (tmpfs, ext4, XFS; btrfs, ZFS and NFS may run out all the same). */
 #ifndef SP_RING_FORMAT_H
 #define SP_RING_FORMAT_H
 

@@ -71,7 +71,7 @@ static const uint32_t most_ids[SP_NAMED_COUNT] = {
 
 /* kind, length, id: 8 bytes; the text; zeros up to a multiple of 8. */
 static sp_status append(sp_ring *ring, sp_named kind, const char *text, size_t bytes, uint32_t *id) {
-    uint64_t used = atomic_load_explicit(&ring->counts->names_used, memory_order_relaxed);
+    uint64_t used = ring->names_used;
     uint64_t whole = (NAME_HEAD + bytes + 7) / 8 * 8;
     if (ring->names[kind] >= most_ids[kind] || whole > ring->shape.names_bytes - used) {
         atomic_fetch_add_explicit(&ring->counts->names_lost, 1, memory_order_relaxed);
@@ -82,6 +82,7 @@ static sp_status append(sp_ring *ring, sp_named kind, const char *text, size_t b
     memcpy(ring->names_at + used, head, sizeof head);
     memcpy(ring->names_at + used + sizeof head, id, sizeof *id);
     memcpy(ring->names_at + used + NAME_HEAD, text, bytes);
+    ring->names_used = used + whole;
     atomic_store_explicit(&ring->counts->names_used, used + whole, memory_order_release);
     return SP_OK;
 }
@@ -104,24 +105,23 @@ sp_status sp_ring_name(sp_ring *ring, sp_named kind, const char *text, size_t by
 /* ---- graphs ---- */
 
 static sp_graph_row *graph_row(sp_ring *ring, uint32_t graph) {
-    return graph && graph <= atomic_load_explicit(&ring->counts->graphs_used, memory_order_acquire) ? &ring->graph[graph - 1]
-                                                                                                    : NULL;
+    return graph && graph <= atomic_load_explicit(&ring->graphs, memory_order_acquire) ? &ring->graph[graph - 1] : NULL;
 }
 
 uint32_t sp_ring_graph_begin(sp_ring *ring, uint32_t label) {
-    uint64_t used = atomic_load_explicit(&ring->counts->graphs_used, memory_order_relaxed);
+    uint64_t used = atomic_load_explicit(&ring->graphs, memory_order_relaxed);
     do {
         if (used >= ring->shape.graphs) {
             atomic_fetch_add_explicit(&ring->counts->graphs_lost, 1, memory_order_relaxed);
             return 0;
         }
-    } while (!atomic_compare_exchange_weak_explicit(&ring->counts->graphs_used, &used, used + 1, memory_order_acq_rel,
-                                                    memory_order_relaxed));
+    } while (!atomic_compare_exchange_weak_explicit(&ring->graphs, &used, used + 1, memory_order_acq_rel, memory_order_relaxed));
     sp_graph_row *row = &ring->graph[used];
     atomic_store_explicit(&row->label, label, memory_order_relaxed);
     atomic_store_explicit(&row->began_ns, (uint64_t)sp_now_ns(), memory_order_relaxed);
     atomic_store_explicit(&row->batch, atomic_load_explicit(&ring->control->batch, memory_order_relaxed), memory_order_relaxed);
     atomic_store_explicit(&row->state, 1, memory_order_release);
+    atomic_fetch_add_explicit(&ring->counts->graphs_used, 1, memory_order_release);
     return (uint32_t)used + 1;
 }
 
@@ -150,7 +150,7 @@ bool sp_ring_graph_replayed(sp_ring *ring, uint32_t graph, uint64_t times) {
 
 void sp_ring_registered(sp_ring *ring, uint64_t addresses) {
     uint32_t batch = atomic_fetch_add_explicit(&ring->control->batch, 1, memory_order_acq_rel);
-    uint64_t used = atomic_load_explicit(&ring->counts->graphs_used, memory_order_acquire);
+    uint64_t used = atomic_load_explicit(&ring->graphs, memory_order_acquire);
     for (uint64_t i = used; i-- > 0;) {
         sp_graph_row *row = &ring->graph[i];
         uint64_t of = atomic_load_explicit(&row->batch, memory_order_relaxed);

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -185,6 +186,47 @@ static void tables_hold_what_the_ring_forgets(void) {
     CHECK(seen > 10 && at == sp_ring_names(&image));
     sp_ring_close(&ring);
     close(fd);
+    remove_folder();
+}
+
+/* Anybody of this user can write into the file: what is used there is told to readers, and not believed. */
+static void a_writer_does_not_believe_what_others_wrote_into_its_file(void) {
+    make_folder();
+    sp_ring ring;
+    uint32_t id;
+    CHECK(!sp_ring_create(path, &small, &writer, &ring));
+    CHECK(!sp_ring_name(&ring, SP_NAMED_GROUP, "tp:0", 4, &id) && sp_ring_graph_begin(&ring, 0) == 1);
+    const uint64_t lies[] = {NAMES, UINT64_C(1) << 40, UINT64_MAX - 63, 0};
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        atomic_store(&ring.counts->names_used, lies[i]);
+        atomic_store(&ring.counts->graphs_used, lies[i]);
+        CHECK(!sp_ring_name(&ring, SP_NAMED_GROUP, "pp:0", 4, &id) && id == i + 2);
+        CHECK(atomic_load(&ring.counts->names_used) == (i + 2) * 16);
+        CHECK(sp_ring_graph_begin(&ring, 0) == i + 2);
+        atomic_store(&ring.counts->graphs_used, lies[i]);
+        CHECK(!sp_ring_graph_replayed(&ring, GRAPHS, 1) && sp_ring_graph_replayed(&ring, (uint32_t)i + 2, 1));
+        sp_ring_graph_end(&ring, 1 << 20);
+        sp_ring_registered(&ring, 1);
+    }
+    sp_ring_close(&ring);
+    remove_folder();
+}
+
+static void a_writer_locks_its_file_and_lets_go_of_nobody_elses(void) {
+    make_folder();
+    sp_ring ring;
+    CHECK(!sp_ring_create(path, &small, &writer, &ring));
+    int other = open_file(O_RDONLY), fd = ring.fd;
+    CHECK(flock(other, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK);
+    sp_ring_close(&ring);
+    CHECK(!flock(other, LOCK_EX | LOCK_NB) && !flock(other, LOCK_UN) && fcntl(fd, F_GETFD) < 0);
+    CHECK(!sp_ring_create(path, &small, &writer, &ring));
+    fd = ring.fd;
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC); /* as in a child that closed everything and opened something */
+    CHECK(null >= 0 && dup2(null, fd) == fd);
+    sp_ring_leave(&ring);
+    CHECK(fcntl(fd, F_GETFD) >= 0);
+    close(null), close(fd), close(other);
     remove_folder();
 }
 
@@ -406,7 +448,8 @@ static void a_phase_follows_from_the_context(void) {
 
 SP_TESTS(T(what_was_written_is_read_in_order_and_what_was_overwritten_is_counted),
          T(a_writer_that_never_left_its_slot_costs_that_slot_alone), T(a_device_time_reaches_its_record_or_says_that_it_is_gone),
-         T(tables_hold_what_the_ring_forgets), T(many_threads_never_mix_two_records_nor_lose_a_count),
+         T(tables_hold_what_the_ring_forgets), T(a_writer_does_not_believe_what_others_wrote_into_its_file),
+         T(a_writer_locks_its_file_and_lets_go_of_nobody_elses), T(many_threads_never_mix_two_records_nor_lose_a_count),
          T(a_writer_that_is_killed_leaves_whole_records_alone), T(a_file_that_lies_is_refused),
          T(a_file_that_gets_shorter_is_an_error_and_no_signal), T(a_ring_that_cannot_be_made_leaves_nothing_behind),
          T(a_ring_is_this_users_alone_and_replaces_a_link_of_its_name), T(a_phase_follows_from_the_context))
