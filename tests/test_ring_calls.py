@@ -11,6 +11,7 @@ import gc
 import inspect
 import pickle
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -401,6 +402,37 @@ def test_host_time_and_the_timer_are_taken_when_asked_for(hooked: Hooked) -> Non
     assert all(row["host_ns"] > 0 for row in hooked.seen())
 
 
+def test_while_one_thread_captures_no_other_asks_for_a_time_and_its_calls_are_its_own(hooked: Hooked) -> None:
+    told: list[Any] = []
+    hooked.recorder.timer, hooked.recorder.timer_every = told.append, 1
+    hooked.recorder.graph_begin()
+    other = threading.Thread(target=hooked.group.all_reduce, args=(TENSOR, "ca"))
+    other.start()
+    other.join()
+    hooked.recorder.graph_end()
+    hooked.group.all_reduce(TENSOR, "ca")
+    assert [(row["phase"], row["graph"]) for row in hooked.seen()] == [("eager", 0)] * 2
+    assert told == [None]
+
+
+def test_without_room_for_its_name_a_call_has_no_site_and_not_another_ones(hooked: Hooked) -> None:
+    scope: dict[str, Any] = {}
+    exec(compile("def outer(call):\n    call()\n", "/models/outer.py", "exec"), scope)
+    exec(compile("def inner(g, x):\n    g.all_reduce(x, 'ca')\n", "/models/inner.py", "exec"), scope)
+    hooked.recorder.set_skipped(("test_ring_calls.py",))
+    hooked.recorder.site_every = 1
+    scope["outer"](lambda: hooked.group.all_reduce(TENSOR, "ca"))  # the outer one's name is known
+    for n in range(10_000):
+        if not hooked.recorder.intern("note", f"{n} " + "x" * 400):
+            break
+    while hooked.recorder.intern("note", f"{n}"):
+        n += 1
+    for _ in range(2):
+        scope["outer"](lambda: scope["inner"](hooked.group, TENSOR))
+    assert [row["site"] for row in hooked.seen()] == ["/models/outer.py:2 outer", "", ""]
+    assert hooked.recorder.counts()["names_lost"] == 3  # the site's once: it is not asked for again
+
+
 def test_the_call_site_is_the_first_frame_that_is_not_the_dispatchs_own(hooked: Hooked) -> None:
     hooked.recorder.set_skipped(("/dispatch.py",))
     scope: dict[str, Any] = {}
@@ -495,6 +527,44 @@ def test_an_interrupt_that_comes_while_ours_runs_is_the_callers(tmp_path: Path) 
         for _ in range(1000):
             pass
     hooked.recorder.close()
+
+
+class Metaclass(type):
+    @property
+    def __dlpack_c_exchange_api__(cls) -> Any:
+        raise KeyboardInterrupt
+
+
+class Interrupts(metaclass=Metaclass):
+    """Whoever looks at it is interrupted at once."""
+
+
+class InterruptsLater:
+    nbytes, dtype, shape = 96, TENSOR.dtype, (3, 8)
+
+    def is_contiguous(self) -> bool:
+        raise KeyboardInterrupt
+
+
+class InterruptsLast(InterruptsLater):
+    def is_contiguous(self) -> bool:
+        return True
+
+    def data_ptr(self) -> int:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("kind", [Interrupts, InterruptsLater, InterruptsLast])
+def test_an_interrupt_that_comes_while_a_tensor_is_looked_at_is_the_callers(tmp_path: Path, kind: type) -> None:
+    recorder = _core.Recorder(tmp_path / "a.ring", slots=64, graphs=1, kinds=64)
+    call = _core.Wrapper(id, recorder, "id", argument=0, group="tp:0")
+    recorder.start()
+    tensor = kind()
+    with pytest.raises(KeyboardInterrupt):
+        call(tensor)
+        for _ in range(1000):
+            pass
+    recorder.close()
 
 
 def test_what_our_own_callbacks_call_is_not_recorded(hooked: Hooked) -> None:

@@ -28,11 +28,12 @@
 #include "dlpack.h"
 
 enum {
-    SP_HOOK_DEPTH = 8,      /* calls of different groups inside of one another */
-    SP_HOOK_TYPES = 4,      /* types of tensors that are remembered */
-    SP_HOOK_GROUPS = 32,    /* names of groups that are known by their address */
-    SP_HOOK_CODES = 256,    /* code objects and call sites that are known by their address */
-    SP_HOOK_EXPECTED = 4096 /* expected paths */
+    SP_HOOK_DEPTH = 8,       /* calls of different groups inside of one another */
+    SP_HOOK_TYPES = 4,       /* types of tensors that are remembered */
+    SP_HOOK_GROUPS = 32,     /* names of groups that are known by their address */
+    SP_HOOK_CODES = 256,     /* code objects and call sites that are known by their address */
+    SP_HOOK_EXPECTED = 4096, /* expected paths */
+    SP_HOOK_LOST = 16        /* alarms whose kind found no row in the ring */
 };
 
 /* Of tensors that have no exchange table. */
@@ -85,6 +86,13 @@ typedef struct hook_code {
     uint16_t site;
 } hook_code;
 
+/* What alarms() tells of one kind of call. */
+typedef struct hook_alarm {
+    uint64_t calls, first_ns;
+    uint16_t group;
+    uint8_t entry, path, expected;
+} hook_alarm;
+
 typedef struct hook_graphs { /* open-addressed: object to graph */
     struct {
         const void *object;
@@ -106,6 +114,8 @@ typedef struct recorder_object {
     uint32_t capturing; /* number of the thread between a graph's begin and its end; 0: none */
     uint32_t site_count, timer_count;
     bool pending; /* an alarm of a new kind */
+    hook_alarm lost[SP_HOOK_LOST];
+    unsigned lost_count;
     PyObject *path, *timer, *expect, *reported, *skipped;
     PyObject *ids[SP_NAMED_COUNT];   /* dicts: text to id */
     PyObject *texts[SP_NAMED_COUNT]; /* lists: text by id, 0 is "" */
@@ -176,11 +186,15 @@ PyObject *sp_hook_call(PyObject *self, PyObject *const *args, size_t nargsf, PyO
 uint64_t sp_hook_write(recorder_object *r, sp_record *record); /* counts it, decides about an alarm,
                                               numbers it; its seq */
 
-/* What failed is dropped; nothing was pending before. An interrupt that came meanwhile is the caller's: it comes again. */
-static inline void sp_hook_failed(recorder_object *r) {
+/* Drops an exception; nothing was pending before. An interrupt that came meanwhile is the caller's: it comes again. */
+static inline void sp_hook_drop(void) {
     if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
     PyErr_Clear();
+}
 
+/* What failed is dropped and counted. */
+static inline void sp_hook_failed(recorder_object *r) {
+    sp_hook_drop();
     if (r->ring.map) atomic_fetch_add_explicit(&r->ring.counts->failures, 1, memory_order_relaxed);
 }
 
@@ -208,6 +222,7 @@ void sp_hook_forget(recorder_object *r);
 /* core_hook_site.c */
 uint16_t sp_hook_site(recorder_object *r);
 bool sp_hook_stack_has(recorder_object *r, PyObject *codes); /* a list or tuple of code objects */
+void sp_hook_sites_forget(recorder_object *r);               /* the table stays: a call may be looking into it */
 void sp_hook_sites_clear(recorder_object *r);
 
 /* core_hook_names.c */
@@ -249,7 +264,9 @@ recorder_object *sp_recorder_of(PyObject *object,
                                 const core_state *state); /* NULL with an exception where it is none, or closed */
 void sp_recorder_close(recorder_object *r);
 
-PyObject *sp_hook_alarms(PyObject *self, PyObject *unused); /* core_hook_alarms.c */
+/* core_hook_alarms.c */
+PyObject *sp_hook_alarms(PyObject *self, PyObject *unused);
+void sp_hook_alarm_lost(recorder_object *r, const sp_record *record); /* of a kind that found no row; runs no Python */
 
 extern PyMethodDef sp_hook_methods[];    /* core_hook_read.c */
 int sp_add_hook_lists(PyObject *module); /* core_hook_lists.c */

@@ -116,7 +116,10 @@ static bool is_alarm(const sp_record *record) {
 }
 
 /* The path is not the expected one of a call through all_reduce. Perhaps it is
- * a direct call, of which something else is expected. */
+ * a direct call, of which something else is expected. Each such call pays for a
+ * walk up the stack, sampled or not: measured with CPU tensors on an AMD EPYC,
+ * 0.2 us for a stack of 5 frames, 0.4 us of 20 and 1.0 us of 60; a third of it
+ * where the same frames were walked before. */
 static void look_who_called(const wrapper_object *w, recorder_object *r, hook_open *open, PyObject *first) {
     sp_record *record = &open->record;
     bool through = sp_hook_stack_has(r, w->through);
@@ -132,7 +135,9 @@ uint64_t sp_hook_write(recorder_object *r, sp_record *record) {
     if (record->group < r->calls_size) record->call = ++r->calls[record->group];
     if (record->graph) sp_ring_graph_captured(&r->ring, record->graph, record);
     sp_kind_row *row = sp_ring_kind(&r->ring, record);
-    if (row && !sp_ring_count(row, record) && record->flags & SP_FLAG(ALARM)) r->pending = true;
+    bool is_new = row && !sp_ring_count(row, record);
+    if (is_new && record->flags & SP_FLAG(ALARM)) r->pending = true;
+    if (!row && record->flags & SP_FLAG(ALARM)) sp_hook_alarm_lost(r, record);
     return sp_ring_write(&r->ring, record);
 }
 
@@ -160,7 +165,8 @@ static PyObject *outer_call(const wrapper_object *w, hook_thread *t, uint16_t gr
     begin(w, r, t, group, first, tensor_of(w, args, count, keywords));
 
     bool is_timed = r->ring.map && atomic_load_explicit(&r->control->host_time, memory_order_relaxed);
-    if (r->ring.map && open->record.phase != SP_PHASE_CAPTURED)
+    /* While any thread captures: it must not meet another one's questions to the device. */
+    if (r->ring.map && !r->capturing && open->record.phase != SP_PHASE_CAPTURED)
         token = timer_begin(r, atomic_load_explicit(&r->control->timer_every, memory_order_relaxed));
 
     int64_t began = sp_now_ns();

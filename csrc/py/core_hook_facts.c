@@ -46,9 +46,10 @@ static void set_rows(hook_open *open, uint64_t count, int64_t dims, uint64_t col
 
 /* ---- by the exchange table ---- */
 
-static const hook_type *type_of(recorder_object *r, PyTypeObject *type) {
+/* By value: letting go of a type may run Python, which may ask for others. */
+static const dl_exchange *exchange_of(recorder_object *r, PyTypeObject *type) {
     for (int i = 0; i < SP_HOOK_TYPES; i++)
-        if (r->type[i].type == type) return &r->type[i];
+        if (r->type[i].type == type) return r->type[i].exchange;
     PyObject *capsule = PyObject_GetAttrString((PyObject *)type, "__dlpack_c_exchange_api__");
     const dl_exchange *exchange = NULL;
     if (capsule && PyCapsule_IsValid(capsule, "dlpack_exchange_api")) {
@@ -56,12 +57,12 @@ static const hook_type *type_of(recorder_object *r, PyTypeObject *type) {
         if (exchange && (exchange->version.major != 1 || !exchange->tensor_from_object)) exchange = NULL;
     }
     Py_XDECREF(capsule);
-    PyErr_Clear(); /* most types have none */
+    sp_hook_drop(); /* most types have none */
     hook_type *found = &r->type[r->type_next++ % SP_HOOK_TYPES];
     PyTypeObject *old = found->type;
     *found = (hook_type){(PyTypeObject *)Py_NewRef(type), exchange};
     Py_XDECREF(old);
-    return found;
+    return exchange;
 }
 
 static bool by_exchange(recorder_object *r, const dl_exchange *exchange, PyObject *tensor, hook_open *open) {
@@ -90,7 +91,7 @@ static bool by_exchange(recorder_object *r, const dl_exchange *exchange, PyObjec
 static int64_t number(PyObject *object) {
     long long value = object ? PyLong_AsLongLong(object) : -1;
     Py_XDECREF(object);
-    if (PyErr_Occurred()) PyErr_Clear();
+    if (PyErr_Occurred()) sp_hook_drop();
     return value < 0 ? -1 : value;
 }
 
@@ -130,7 +131,6 @@ static void read_shape(recorder_object *r, PyObject *shape, hook_open *open) {
 static bool by_attributes(recorder_object *r, PyObject *tensor, hook_open *open) {
     sp_record *record = &open->record;
     int64_t nbytes = number(PyObject_GetAttr(tensor, r->attribute[SP_HOOK_NBYTES]));
-    PyErr_Clear();
     if (nbytes < 0) {
         sp_hook_failed(r);
         return false;
@@ -146,16 +146,15 @@ static bool by_attributes(recorder_object *r, PyObject *tensor, hook_open *open)
     PyObject *is_contiguous = PyObject_CallMethodNoArgs(tensor, r->attribute[SP_HOOK_CONTIGUOUS]);
     if (is_contiguous == Py_True) record->layout |= SP_LAID(CONTIGUOUS) | SP_LAID(DENSE);
     Py_XDECREF(is_contiguous);
-    PyErr_Clear(); /* NumPy has no such method */
+    sp_hook_drop(); /* NumPy has no such method */
     int64_t address = number(PyObject_CallMethodNoArgs(tensor, r->attribute[SP_HOOK_POINTER]));
-    PyErr_Clear();
     if (address >= 0 && !(address & 15)) record->layout |= SP_LAID(ALIGNED);
     return true;
 }
 
 bool sp_hook_facts(recorder_object *r, PyObject *tensor, hook_open *open) {
-    const hook_type *type = type_of(r, Py_TYPE(tensor));
-    return type->exchange ? by_exchange(r, type->exchange, tensor, open) : by_attributes(r, tensor, open);
+    const dl_exchange *exchange = exchange_of(r, Py_TYPE(tensor));
+    return exchange ? by_exchange(r, exchange, tensor, open) : by_attributes(r, tensor, open);
 }
 
 int sp_hook_facts_init(recorder_object *r) {

@@ -36,8 +36,8 @@ static PyObject *recorder_stop(PyObject *self, PyObject *unused) {
 static PyObject *recorder_set_rank(PyObject *self, PyObject *args) {
     int rank;
     unsigned int size;
-    recorder_object *r = open_one(self);
-    if (!r || !PyArg_ParseTuple(args, "iI", &rank, &size)) return NULL;
+    recorder_object *r = PyArg_ParseTuple(args, "iI", &rank, &size) ? open_one(self) : NULL;
+    if (!r) return NULL;
     atomic_store_explicit(&r->ring.control->rank, rank, memory_order_relaxed);
     atomic_store_explicit(&r->ring.control->world_size, size, memory_order_relaxed);
     Py_RETURN_NONE;
@@ -69,7 +69,7 @@ static PyObject *recorder_set_skipped(PyObject *self, PyObject *files) {
     }
     PyObject *old = r->skipped;
     r->skipped = Py_NewRef(files);
-    sp_hook_sites_clear(r);
+    sp_hook_sites_forget(r);
     Py_DECREF(old);
     Py_RETURN_NONE;
 }
@@ -95,8 +95,9 @@ static PyObject *recorder_intern(PyObject *self, PyObject *args) {
     PyObject *text;
     sp_named kind;
     uint32_t id;
+    if (!PyArg_ParseTuple(args, "sU", &kind_name, &text) || !parse_kind(kind_name, &kind)) return NULL;
     recorder_object *r = open_one(self);
-    if (!r || !PyArg_ParseTuple(args, "sU", &kind_name, &text) || !parse_kind(kind_name, &kind)) return NULL;
+    if (!r) return NULL;
     return sp_hook_intern(r, kind, text, &id) ? PyLong_FromUnsignedLong(id) : NULL;
 }
 
@@ -106,8 +107,8 @@ static PyObject *recorder_graph_begin(PyObject *self, PyObject *args, PyObject *
     static char *names[] = {"label", NULL};
     PyObject *label = NULL;
     uint32_t id = 0;
-    recorder_object *r = open_one(self);
-    if (!r || !PyArg_ParseTupleAndKeywords(args, kwargs, "|U", names, &label)) return NULL;
+    recorder_object *r = PyArg_ParseTupleAndKeywords(args, kwargs, "|U", names, &label) ? open_one(self) : NULL;
+    if (!r) return NULL;
     if (label && !sp_hook_intern(r, SP_NAMED_GRAPH, label, &id)) return NULL;
 
     r->capturing = sp_hook_thread()->number;
@@ -118,8 +119,8 @@ static PyObject *recorder_graph_begin(PyObject *self, PyObject *args, PyObject *
 static PyObject *recorder_graph_end(PyObject *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"graph", NULL};
     unsigned int graph = 0;
-    recorder_object *r = open_one(self);
-    if (!r || !PyArg_ParseTupleAndKeywords(args, kwargs, "|I", names, &graph)) return NULL;
+    recorder_object *r = PyArg_ParseTupleAndKeywords(args, kwargs, "|I", names, &graph) ? open_one(self) : NULL;
+    if (!r) return NULL;
     sp_ring_graph_end(&r->ring, graph ? graph : r->graph_now);
 
     if (!graph || graph == r->graph_now) r->graph_now = r->capturing = 0;
@@ -131,8 +132,8 @@ static PyObject *recorder_graph_replayed(PyObject *self, PyObject *args, PyObjec
     static char *names[] = {"graph", "times", NULL};
     unsigned int graph;
     unsigned long long times = 1;
-    recorder_object *r = open_one(self);
-    if (!r || !PyArg_ParseTupleAndKeywords(args, kwargs, "I|K", names, &graph, &times)) return NULL;
+    recorder_object *r = PyArg_ParseTupleAndKeywords(args, kwargs, "I|K", names, &graph, &times) ? open_one(self) : NULL;
+    if (!r) return NULL;
     if (sp_ring_graph_replayed(&r->ring, graph, times)) Py_RETURN_NONE;
     PyErr_Format(PyExc_ValueError, "graph=%u: graph_begin() has not given this number", graph);
     return NULL;
@@ -140,8 +141,8 @@ static PyObject *recorder_graph_replayed(PyObject *self, PyObject *args, PyObjec
 
 static PyObject *recorder_registered(PyObject *self, PyObject *addresses) {
     uint64_t count;
-    recorder_object *r = open_one(self);
-    if (!r || !sp_parse_word(addresses, &count)) return NULL;
+    recorder_object *r = sp_parse_word(addresses, &count) ? open_one(self) : NULL;
+    if (!r) return NULL;
     sp_ring_registered(&r->ring, count);
     Py_RETURN_NONE;
 }
@@ -152,8 +153,8 @@ static PyObject *recorder_timed(PyObject *self, PyObject *args) {
     unsigned long long seq;
     unsigned int ns;
     sp_record record;
-    recorder_object *r = open_one(self);
-    if (!r || !PyArg_ParseTuple(args, "KI", &seq, &ns)) return NULL;
+    recorder_object *r = PyArg_ParseTuple(args, "KI", &seq, &ns) ? open_one(self) : NULL;
+    if (!r) return NULL;
     if (!sp_ring_amend(&r->ring, seq, ns, &record)) Py_RETURN_FALSE;
     sp_kind_row *row = sp_ring_kind(&r->ring, &record);
     if (row) {
@@ -177,17 +178,18 @@ static PyObject *recorder_put(PyObject *self, PyObject *args, PyObject *kwargs) 
                        flags = 0;
     uint32_t id[SP_NAMED_COUNT] = {0};
     unsigned long long nbytes;
-    recorder_object *r = open_one(self);
-    if (!r || !PyArg_ParseTupleAndKeywords(args, kwargs, "UUIK|IIIIUIIUII", names, &text[SP_NAMED_GROUP], &text[SP_NAMED_ENTRY],
-                                           &path, &nbytes, &dtype, &rows, &context, &op, &text[SP_NAMED_KERNEL], &expected,
-                                           &graph, &text[SP_NAMED_SITE], &host_ns, &flags))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UUIK|IIIIUIIUII", names, &text[SP_NAMED_GROUP], &text[SP_NAMED_ENTRY], &path,
+                                     &nbytes, &dtype, &rows, &context, &op, &text[SP_NAMED_KERNEL], &expected, &graph,
+                                     &text[SP_NAMED_SITE], &host_ns, &flags))
         return NULL;
     if (!in_range("path", path, SP_PATH_COUNT, true) || !in_range("dtype", dtype, SP_DTYPE_COUNT, true) ||
         !in_range("op", op, SP_RING_OP_COUNT, false) || !in_range("expected", expected, SP_PATH_COUNT, true) ||
         !in_range("graph", graph, SP_RING_GRAPHS_MAX + 1, false) || !in_range("flags", flags, 1u << SP_FLAG_COUNT, false))
         return NULL;
-    for (int i = 0; i < SP_NAMED_COUNT; i++)
+    recorder_object *r = open_one(self);
+    for (int i = 0; i < SP_NAMED_COUNT && r; i++)
         if (text[i] && !sp_hook_intern(r, (sp_named)i, text[i], &id[i])) return NULL;
+    if (!r) return NULL;
     sp_record record = {.time_ns = (uint64_t)sp_now_ns(), .nbytes = nbytes, .host_ns = host_ns, .rows = rows, .context = context};
     record.thread = sp_hook_thread()->number;
     record.group = (uint16_t)id[SP_NAMED_GROUP], record.entry = (uint8_t)id[SP_NAMED_ENTRY];
@@ -209,15 +211,24 @@ static bool set_count(PyObject *dict, const char *name, uint64_t value) {
 
 static PyObject *recorder_counts(PyObject *self, PyObject *unused) {
     (void)unused;
-    recorder_object *r = open_one(self);
-    PyObject *dict = r ? PyDict_New() : NULL;
-    if (!dict) return NULL;
-    const sp_ring_counts *c = r->ring.counts;
-    uint64_t head = atomic_load_explicit(&c->head, memory_order_relaxed), slots = r->ring.shape.slots;
-    bool good = set_count(dict, "overwritten", head > slots ? head - slots : 0);
-#define X(type, numpy, field, text) good = good && set_count(dict, #field, atomic_load_explicit(&c->field, memory_order_relaxed));
-    SP_COUNT_FIELDS(X)
+    static const char *const names[] = {
+#define X(type, numpy, field, text) #field,
+        SP_COUNT_FIELDS(X)
 #undef X
+    };
+    const recorder_object *r = open_one(self);
+    if (!r) return NULL;
+    const sp_ring_counts *c = r->ring.counts;
+    const uint64_t slots = r->ring.shape.slots;
+    const uint64_t values[] = {
+#define X(type, numpy, field, text) atomic_load_explicit(&c->field, memory_order_relaxed),
+        SP_COUNT_FIELDS(X)
+#undef X
+    };
+    const uint64_t head = values[0]; /* the first field */
+    PyObject *dict = PyDict_New();   /* Python may run: the ring may be gone */
+    bool good = dict && set_count(dict, "overwritten", head > slots ? head - slots : 0);
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) good = good && set_count(dict, names[i], values[i]);
     if (!good) Py_CLEAR(dict);
     return dict;
 }

@@ -28,8 +28,8 @@ static bool keep(recorder_object *r, sp_named kind, PyObject *text, uint32_t id)
     return kept;
 }
 
-bool sp_hook_intern(recorder_object *r, sp_named kind, PyObject *text, uint32_t *id) {
-    *id = 0;
+/* `text` is a str itself: looking it up runs no Python. */
+static bool intern(recorder_object *r, sp_named kind, PyObject *text, uint32_t *id) {
     Py_ssize_t length;
     const char *bytes = PyUnicode_AsUTF8AndSize(text, &length);
     if (!bytes) return false;
@@ -48,6 +48,15 @@ bool sp_hook_intern(recorder_object *r, sp_named kind, PyObject *text, uint32_t 
     if (status) sp_raise_text(r->state, status, sp_error());
     *id = 0;
     return false;
+}
+
+/* A subclass of str may hash as it likes, and close the recorder in the middle of it: its text is what counts. */
+bool sp_hook_intern(recorder_object *r, sp_named kind, PyObject *text, uint32_t *id) {
+    *id = 0;
+    PyObject *plain = PyUnicode_FromObject(text);
+    bool interned = plain && intern(r, kind, plain, id);
+    Py_XDECREF(plain);
+    return interned;
 }
 
 PyObject *sp_hook_text(const recorder_object *r, sp_named kind, uint32_t id) {

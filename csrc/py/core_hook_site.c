@@ -94,16 +94,17 @@ static PyObject *site_text(PyObject *file, int line, PyObject *function) {
     return site;
 }
 
-/* The site of this frame, 0 where it is skipped; false with an exception. */
-static bool site_of(recorder_object *r, PyFrameObject *frame, PyObject *code, int at, uint16_t *site) {
+/* The site of this frame, 0 where there is no room for its name, and whether it is skipped; false with an exception. */
+static bool site_of(recorder_object *r, PyFrameObject *frame, PyObject *code, int at, uint16_t *site, bool *is_skipped_one) {
     PyObject *file = PyObject_GetAttrString(code, "co_filename"), *function = NULL, *text = NULL;
     uint32_t id = 0;
     int skipped = file ? is_skipped(r, file) : -1;
+    *is_skipped_one = skipped > 0;
     if (skipped > 0) remember(r, code, SKIPPED, 0);
     if (!skipped) {
         function = PyObject_GetAttrString(code, PY_VERSION_HEX >= 0x030B0000 ? "co_qualname" : "co_name");
         text = function ? site_text(file, PyFrame_GetLineNumber(frame), function) : NULL;
-        if (text && sp_hook_intern(r, SP_NAMED_SITE, text, &id) && id) remember(r, code, at, (uint16_t)id);
+        if (text && sp_hook_intern(r, SP_NAMED_SITE, text, &id)) remember(r, code, at, (uint16_t)id);
     }
     Py_XDECREF(text);
     Py_XDECREF(function);
@@ -112,24 +113,29 @@ static bool site_of(recorder_object *r, PyFrameObject *frame, PyObject *code, in
     return !PyErr_Occurred();
 }
 
+/* The site of a frame, and whether the walk goes on to the one below. */
+static bool look_below(recorder_object *r, PyFrameObject *frame, PyObject *code, uint16_t *site) {
+    const hook_code *skipped = entry_of(r, code, SKIPPED);
+    if (skipped->code == code && skipped->at == SKIPPED) return true;
+    int at = position(frame);
+    const hook_code *known = entry_of(r, code, at);
+    if (known->code == code && known->at == at) {
+        *site = known->site;
+        return false;
+    }
+    bool is_skipped_one = false;
+    if (!site_of(r, frame, code, at, site, &is_skipped_one)) sp_hook_failed(r);
+    return is_skipped_one;
+}
+
 uint16_t sp_hook_site(recorder_object *r) {
     if (!r->code) r->code = PyMem_Calloc(SP_HOOK_CODES, sizeof *r->code);
     uint16_t site = 0;
+    bool goes_on = true;
     PyFrameObject *frame = r->code ? innermost() : NULL;
-    for (int i = 0; frame && i < FRAMES && !site; i++) {
+    for (int i = 0; frame && i < FRAMES && goes_on; i++) {
         PyObject *code = (PyObject *)PyFrame_GetCode(frame);
-        const hook_code *skipped = entry_of(r, code, SKIPPED);
-        if (skipped->code != code || skipped->at != SKIPPED) {
-            int at = position(frame);
-            const hook_code *known = entry_of(r, code, at);
-            if (known->code == code && known->at == at)
-                site = known->site;
-            else if (!site_of(r, frame, code, at, &site)) {
-                sp_hook_failed(r);
-                Py_DECREF(code);
-                break;
-            }
-        }
+        goes_on = look_below(r, frame, code, &site);
         Py_DECREF(code);
         frame = back(r, frame);
     }
@@ -137,9 +143,12 @@ uint16_t sp_hook_site(recorder_object *r) {
     return site;
 }
 
+void sp_hook_sites_forget(recorder_object *r) {
+    for (int i = 0; r->code && i < SP_HOOK_CODES; i++) Py_CLEAR(r->code[i].code);
+}
+
 void sp_hook_sites_clear(recorder_object *r) {
-    hook_code *code = r->code;
+    sp_hook_sites_forget(r);
+    PyMem_Free(r->code);
     r->code = NULL;
-    for (int i = 0; code && i < SP_HOOK_CODES; i++) Py_CLEAR(code[i].code);
-    PyMem_Free(code);
 }
