@@ -5,8 +5,10 @@ Invariant: nothing here is imported from the package; field lists, offsets and n
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -208,9 +210,22 @@ class RingWriter:
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.pwrite(fd, self.tobytes(), 0)
-        finally:
+        except BaseException:
             os.close(fd)
+            raise
+        _hold(fd)
         return self.path
+
+
+_HELD: deque[int] = deque()
+
+
+def _hold(fd: int) -> None:
+    """As a writer has its file open and locked while it lives; of many, the last ones."""
+    fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    _HELD.append(fd)
+    if len(_HELD) > 200:
+        os.close(_HELD.popleft())
 
 
 def gone() -> tuple[int, int]:

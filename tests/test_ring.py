@@ -19,9 +19,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ring_writer import RingWriter
 
 from sglang_probe import InputError, ProbeError, ProbeUnavailable, _core
 from sglang_probe._record import dtype, folder
+from sglang_probe._record import ring as ring_module
 from sglang_probe._record.ring import Ring, rings
 
 ELSEWHERE = Path(_core.__file__).parents[1]  # so that a new process finds the package that is tested
@@ -139,6 +141,21 @@ def test_an_alarm_is_told_once_a_kind_with_its_first_time(recorder: _core.Record
     assert recorder.counts()["alarms"] == 4
 
 
+def test_an_alarm_whose_kind_found_no_row_is_told_all_the_same(place: Path) -> None:
+    recorder = _core.Recorder(place / "a.ring", slots=64, graphs=1, kinds=1)
+    recorder.put("tp:0", "all_reduce", 1, 64)
+    for group in ("tp:0", "pp:0", "tp:0"):
+        recorder.put(group, "all_reduce", 1, 64, expected=6)
+    assert recorder.counts()["kinds_lost"] == 3 and recorder.pending
+    assert [alarm[:5] for alarm in recorder.alarms()] == [("tp:0", "all_reduce", 1, 6, 2), ("pp:0", "all_reduce", 1, 6, 1)]
+    recorder.put("tp:0", "all_reduce", 1, 64, expected=6)
+    assert not recorder.pending and recorder.alarms() == []
+    for path in range(2, 30):  # more than are kept
+        recorder.put("tp:0", "all_reduce", path % 12, 64, expected=path % 11)
+    assert recorder.pending and len(recorder.alarms()) == 14
+    recorder.close()
+
+
 def test_device_times_reach_the_record_and_its_sum(recorder: _core.Recorder) -> None:
     seq = recorder.put("tp:0", "all_reduce", 1, 10)
     assert recorder.timed(seq, 1234)
@@ -246,7 +263,56 @@ def test_a_child_of_a_fork_leaves_its_parents_ring_alone(recorder: _core.Recorde
         assert len(ring.records().records) == 2 and ring.alive and ring.recording
 
 
+def test_a_copy_is_no_worker_and_nothing_is_asked_of_it(recorder: _core.Recorder, place: Path) -> None:
+    (place / "copies").mkdir(0o700)
+    copy = place / "copies" / Path(recorder.path).name
+    shutil.copy(recorder.path, copy)
+    with Ring.open(recorder.path) as ring, Ring.open(copy) as copied:
+        assert ring.alive and not copied.alive and ring.alive
+        with pytest.raises(InputError, match="nobody would see it"):
+            copied.start()
+        os.rename(copy, recorder.path)
+        with pytest.raises(InputError, match="another file has this name"):
+            ring.start()
+        with Ring.open(recorder.path) as now:
+            assert now.header["control"] == 0 == ring.refresh()["control"]
+
+
+def test_without_proc_a_process_is_alive_while_its_number_is(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    rings_of = {}
+    for pid, start in ((worker.pid, folder.started(worker.pid)), (os.getpid(), 0)):
+        made = RingWriter(place, pid=pid, started=start)
+        made.started = start  # 0: its writer had no /proc
+        rings_of[pid] = Ring.open(made.write())
+        assert rings_of[pid].alive
+    monkeypatch.setattr(ring_module, "started", lambda pid: 0)
+    assert all(ring.alive for ring in rings_of.values())
+    worker.communicate()
+    assert not rings_of[worker.pid].alive
+    for ring in rings_of.values():
+        ring.close()
+
+
 # ---- what is refused ----
+
+
+def test_a_file_that_cannot_be_read_is_refused_like_any_other(
+    recorder: _core.Recorder, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ProbeError("reading: Input/output error")
+
+    with Ring.open(recorder.path) as ring:
+        for name in ("ring_look", "ring_records", "ring_tables", "ring_control"):
+            monkeypatch.setattr(_core, name, broken)
+        for look in (ring.refresh, ring.records, ring.tables):
+            with pytest.raises(InputError, match="Input/output error"):
+                look()
+    found, (refused,) = rings(place)
+    assert not found and refused.path == Path(recorder.path) and "Input/output error" in refused.reason
 
 
 def test_other_peoples_and_odd_files_are_refused_with_a_reason(
@@ -303,6 +369,22 @@ def test_a_folder_that_others_can_reach_is_refused(place: Path, monkeypatch: pyt
         rings(place / "nowhere")
 
 
+def test_a_folder_that_others_could_replace_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = place / "mine"
+    mine.mkdir(0o700)
+    monkeypatch.setenv(folder.VARIABLE, str(mine))
+    place.chmod(0o777)
+    with pytest.raises(ProbeUnavailable, match="not sticky"):
+        folder.make_folder()
+    place.chmod(0o1777)
+    assert folder.make_folder() == mine
+    place.chmod(0o700)
+    before = os.stat
+    theirs = os.stat_result((0o40755, 0, 0, 1, os.geteuid() + 1, 0, 0, 0, 0, 0))
+    monkeypatch.setattr(os, "stat", lambda path, **more: theirs if path == place else before(path, **more))
+    assert "who could replace" in folder.refusal(mine)
+
+
 def test_without_dev_shm_another_private_folder_is_found_or_the_reason_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(folder.VARIABLE, raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place / "nowhere"))
@@ -334,6 +416,26 @@ def test_what_ended_processes_left_is_swept_but_for_the_newest(recorder: _core.R
     folder.sweep(place, keep=2)
     kept = {Path(recorder.path).name, folder.ring_name(pid, 4), folder.ring_name(pid, 5), "notes.txt", "a.b.ring"}
     assert {path.name for path in place.iterdir()} == kept
+
+
+def test_no_ring_is_swept_that_a_process_holds_which_is_not_seen_from_here(recorder: _core.Recorder, place: Path) -> None:
+    """As one in another container is not: its number is nobody's here, or somebody else's."""
+    held = _core.Recorder(place / folder.ring_name(os.getpid(), 7), **SMALL)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(write)
+        os.read(read, 1)  # until the parent closes its end
+        os._exit(0)
+    try:
+        assert folder.sweep(place, keep=0) == []
+        held.close()
+        assert folder.sweep(place, keep=0) == []  # what it forked has it too
+    finally:
+        os.close(write)
+        os.waitpid(child, 0)
+        os.close(read)
+    assert folder.sweep(place, keep=0) == [Path(held.path)] and Path(recorder.path).exists()
 
 
 _FULL = """

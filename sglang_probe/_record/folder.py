@@ -6,6 +6,7 @@ put into it.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import tempfile
@@ -43,6 +44,20 @@ def refusal(folder: Path) -> str:
         return f"{folder} belongs to user {found.st_uid}, this is user {os.geteuid()}: run as that user, or set {VARIABLE}"
     if found.st_mode & 0o077:
         return f"{folder} is open to others (mode {stat.S_IMODE(found.st_mode):o}): chmod 700 {folder}"
+    return _movable(folder.parent)
+
+
+def _movable(parent: Path) -> str:
+    """Why others could put a folder of theirs in the place of one in here."""
+    try:
+        found = os.stat(parent)
+    except OSError as error:
+        return f"{parent}: {error.strerror}"
+    if found.st_uid not in (0, os.geteuid()):
+        return f"{parent} belongs to user {found.st_uid}, who could replace what is in it: set {VARIABLE} to a folder elsewhere"
+    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+        mode = stat.S_IMODE(found.st_mode)
+        return f"{parent} is everybody's (mode {mode:o}, not sticky), who could replace what is in it: chmod +t {parent}"
     return ""
 
 
@@ -107,10 +122,40 @@ def started(pid: int) -> int:
     return 0 if not fields or fields[0] in (b"Z", b"X") else int(fields[19])
 
 
+def unwritten(fd: int) -> bool | None:
+    """Whether no process has this ring open to write into it; None: the file system has no locks. Its writer's lock lasts as long as it,
+    in whatever container it lives, and as long as what it has forked."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    return True
+
+
+def _remove(path: Path) -> bool:
+    """A ring that nobody writes: a process that is not seen from here may have a number that is free here."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
 def sweep(folder: Path, keep: int = 64) -> list[Path]:
     """Removes what ended processes left in a folder of ours, but for the newest `keep` rings; gives back what is gone.
 
     A ring names its process: pid and start. What is named otherwise is left alone, but for rings that were killed while they were made.
+    So is what a process holds its lock on.
     """
     left: list[tuple[int, Path]] = []
     for path in folder.iterdir():
@@ -120,7 +165,4 @@ def sweep(folder: Path, keep: int = 64) -> list[Path]:
             with suppress(OSError):
                 left.append((0 if kind == "ring.new" else path.lstat().st_mtime_ns, path))
     gone = [path for made, path in sorted(left, reverse=True)[max(keep, 0) :]] + [path for made, path in left if not made]
-    for path in dict.fromkeys(gone):
-        with suppress(OSError):
-            path.unlink()
-    return list(dict.fromkeys(gone))
+    return [path for path in dict.fromkeys(gone) if _remove(path)]

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
-from .._types import FrozenMap, InputError
+from .._types import FrozenMap, InputError, ProbeError
 from .dtype import GRAPH, KIND, RECORD
-from .folder import folders, started
+from .folder import folders, started, unwritten
 
 CONTROLS = ("site_every", "timer_every", "host_time")
 
@@ -104,8 +104,8 @@ class Ring:
 
     @property
     def alive(self) -> bool:
-        """The process that writes is still there: the same one, not another that took its number."""
-        return not self.header["closed"] and started(self.pid) == self.header["started"]
+        """The process that writes is still there: the same one, not another of its number; and this file is no copy of its own."""
+        return not self.header["closed"] and _runs(self.pid, int(self.header["started"])) and unwritten(self._fd) is not True
 
     def refresh(self) -> dict[str, int | str]:
         """Reads the header anew (counters, rank, control words) and gives it."""
@@ -116,14 +116,14 @@ class Ring:
         """Records with a seq above `since` that are still there."""
         try:
             data, following, overwritten, torn = _core.ring_records(self._fd, since)
-        except ValueError as error:
+        except (ValueError, ProbeError) as error:
             raise InputError("ring", os.fspath(self.path), str(error)) from None
         return Records(np.frombuffer(data, RECORD), following, overwritten, torn)
 
     def tables(self) -> Tables:
         try:
             graphs, kinds, listed = _core.ring_tables(self._fd)
-        except ValueError as error:
+        except (ValueError, ProbeError) as error:
             raise InputError("ring", os.fspath(self.path), str(error)) from None
         names: dict[str, dict[int, str]] = {kind: {0: ""} for kind, _ in _core.RING_NAMES}
         for kind, number, text in listed:
@@ -162,8 +162,12 @@ class Ring:
             raise InputError("ring", os.fspath(self.path), f"process {self.pid} is gone: nobody would see it")
         fd = _open(self.path, os.O_RDWR)
         try:
+            if not os.path.samestat(os.fstat(fd), os.fstat(self._fd)):
+                raise InputError("ring", os.fspath(self.path), "another file has this name by now: open it anew")
             _core.ring_control(fd, name, value)
-        except ValueError as error:
+        except InputError:
+            raise
+        except (ValueError, ProbeError) as error:
             raise InputError("ring", os.fspath(self.path), str(error)) from None
         finally:
             os.close(fd)
@@ -182,6 +186,19 @@ class Ring:
 
     def __repr__(self) -> str:
         return f"<Ring of process {self.pid}, rank {self.rank}, {self.path}>"
+
+
+def _runs(pid: int, start: int) -> bool:
+    """The process of this number and start; of the number alone where one of us has no /proc to know a start from."""
+    if start and started(os.getpid()):
+        return started(pid) == start
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return pid > 0
 
 
 def _open(path: Path, flags: int) -> int:
@@ -207,7 +224,7 @@ def _open(path: Path, flags: int) -> int:
 def _look(fd: int, path: Path) -> dict[str, int | str]:
     try:
         return _core.ring_look(fd)
-    except ValueError as error:
+    except (ValueError, ProbeError) as error:
         raise InputError("ring", os.fspath(path), str(error)) from None
 
 
