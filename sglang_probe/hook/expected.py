@@ -10,7 +10,6 @@ Invariant: an answer is the core's, of facts that are read when it is asked; whe
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import Any
 
@@ -22,6 +21,7 @@ from .._run.switches import GATES, KERNELS
 from .._types import Call, Group, Path
 from .._versions import at_least
 from .facts import attribute, communicator, group_facts, usable
+from .forking import Lock
 from .wrapping import PATHS
 
 _DTYPES = tuple(DTYPES)
@@ -47,7 +47,7 @@ class Expected:
 
     def __init__(self, release: Release | None) -> None:
         self.release = release
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._groups: dict[str, weakref.ref[Any]] = {}
         self._captured: set[str] = set()
         self._facts: dict[str, Group] = {}

@@ -8,7 +8,6 @@ Invariant: SGLang's context manager is entered and left as it was, and what it r
 
 from __future__ import annotations
 
-import threading
 from contextlib import AbstractContextManager, suppress
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from .._route import context_bits
 from .arming import when_imported
 from .context import is_piecewise
 from .facts import saves_memory
+from .forking import Lock
 from .promises import registering
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from .wrapping import Wrapping
 
 _CAPTURING = context_bits("in_graph_capture")
-_STREAM = context_bits("stream_capturing")
 _COMMUNICATORS = "sglang.srt.distributed.device_communicators."
 # v1: the C++ function whose second result is the list of offsets, where the release has it
 _META = (_COMMUNICATORS + "custom_all_reduce_ops", "sglang.srt._custom_ops")
@@ -44,7 +43,7 @@ class Captures:
     def __init__(self, recorder: _core.Recorder, expected: Expected, patches: Patches, findings: Findings) -> None:
         self._recorder, self._expected = recorder, expected
         self._patches, self._findings = patches, findings
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._inside: list[str] = []
         self._registered: int | None = None
         self._piecewise, self._first = False, 1
@@ -74,24 +73,19 @@ class Captures:
     def _methods(self) -> None:
         import torch
 
-        recorder, kind, surround = self._recorder, torch.cuda.CUDAGraph, self._surround
+        recorder, kind = self._recorder, torch.cuda.CUDAGraph
         began, ended, replayed = (
             _core.GraphWrapper(vars(kind)[name], recorder, event)
             for name, event in (("capture_begin", "begin"), ("capture_end", "end"), ("replay", "replay"))
         )
 
-        def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            result = began(graph, *args, **kwargs)
-            surround(_STREAM, True)
-            return result
-
         def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            surround(_STREAM, False)
-            self._piecewise |= is_piecewise()
+            with suppress(Exception):
+                self._piecewise |= is_piecewise()
             return ended(graph, *args, **kwargs)
 
-        capture_begin.__wrapped__, capture_end.__wrapped__ = began.__wrapped__, ended.__wrapped__  # type: ignore[attr-defined] # signatures
-        for name, method in (("capture_begin", capture_begin), ("capture_end", capture_end), ("replay", replayed)):
+        capture_end.__wrapped__ = ended.__wrapped__  # type: ignore[attr-defined] # its signature
+        for name, method in (("capture_begin", began), ("capture_end", capture_end), ("replay", replayed)):
             self._patches.set(kind, name, method)
 
     def _deduplicated(self, module: ModuleType) -> None:

@@ -1,6 +1,7 @@
 """Attributes set in place of others, and every one given back: on classes, in modules, and the body of a function that others hold already.
 
-Called by session.py. Invariant: undo() leaves each class, module and function as it was found, however many times it is called.
+Called by session.py. Invariant: undo() leaves each class, module and function as it was found, however many times it is called; but where a
+body was changed, one name stays in its module, under which a call that is on its way finds the original.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Patches:
         def undo() -> None:
             function.__code__ = code
             vars(function).pop("__signature__", None)
-            space.pop(held, None)
+            space[held] = original  # a call of another thread may be about to look for it
 
         self._undo.append(undo)
 

@@ -13,19 +13,17 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import threading
-import time
 from contextlib import suppress
-from pathlib import Path
 from types import ModuleType
 
 from .. import _core
-from .._record.folder import make_folder, ring_name, started
+from .._record.folder import make_folder, ring_name, started, sweep
 from .._releases import Release, resolve
 from .._types import InputError, ProbeUnavailable
 from .arming import COORDINATOR, STATE
 from .context import context_sources, follow_flags
 from .expected import Expected
+from .forking import Lock
 from .graphs import Captures
 from .groups import Groups
 from .patches import Patches
@@ -35,10 +33,9 @@ from .timing import use_timer
 from .watching import Watch
 from .wrapping import Wrapping
 
-_LOCK = threading.RLock()
+_LOCK = Lock(again=True)
 _SESSION: Session | None = None
 _TOLD = Findings()
-_KEPT_S = 86400
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -51,7 +48,8 @@ class Session:
         self.release = known(self.version)
         coordinator = _coordinator(state, self.release)
         folder = make_folder()
-        sweep(folder)
+        with suppress(OSError):
+            sweep(folder)
         path = str(folder / ring_name(os.getpid(), started(os.getpid())))
         self.recorder = _core.Recorder(path, release=self.version or "")
         self.findings.note = lambda text: self.recorder.intern("note", text)
@@ -86,15 +84,6 @@ class Session:
         self.wrapping.undo()
         self.findings.note = None
         self.recorder.close(remove)
-
-
-def sweep(folder: Path) -> None:
-    """Files of processes that ended more than a day ago: each holds some megabytes, of memory where the folder is in /dev/shm."""
-    for file in folder.glob("*.ring"):
-        pid, _, begun = file.stem.partition(".")
-        with suppress(OSError, ValueError):
-            if started(int(pid)) != int(begun) and time.time() - file.stat().st_mtime > _KEPT_S:
-                file.unlink()
 
 
 def sglang_version() -> str | None:

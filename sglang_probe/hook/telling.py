@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from .forking import Lock
 
 LOGGER = "sglang_probe"
 NOTE_BYTES = 480
@@ -39,7 +40,7 @@ class Findings:
     """Those of one process, in order."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._told: dict[tuple[str, str], Finding] = {}
         self.note: Callable[[str], object] | None = None
         """Puts a text into the ring."""

@@ -1,7 +1,7 @@
 """Device time of every n-th eager call, by pairs of CUDA events on the call's own stream. Called by the Recorder, never inside a capture.
 
 A pair is read when a later call is timed: nobody waits for it, and no other thread asks CUDA anything while a stream captures.
-Invariant: events are made once and used again; a stream that captures gets none.
+Invariant: events are used again, but for those of a call that raised; a stream that captures gets none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ class Timer:
     def __init__(self, recorder: _core.Recorder, cuda: Any) -> None:
         self._recorder, self._cuda = recorder, cuda
         self._free: list[tuple[Any, Any]] = []
-        self._made = 0
         self._running: deque[tuple[int, tuple[Any, Any]]] = deque()
 
     def __call__(self, token: tuple[Any, Any] | None, seq: int = 0) -> tuple[Any, Any] | None:
@@ -40,9 +39,8 @@ class Timer:
     def _pair(self) -> tuple[Any, Any] | None:
         if self._free:
             return self._free.pop()
-        if self._made >= PAIRS:
+        if len(self._running) >= PAIRS:  # one whose call raised is not among them: it never comes back
             return None
-        self._made += 1
         return self._cuda.Event(enable_timing=True), self._cuda.Event(enable_timing=True)
 
     def _read(self) -> None:

@@ -8,6 +8,7 @@ Invariant: it only reads; a look that fails is the end of no thread and of no wo
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,6 +25,7 @@ from .._route import decide
 from .._types import Call
 from .expected import switches
 from .facts import server_argument
+from .forking import Lock
 from .promises import broken_promises, never_replayed, reduced_nothing, unfused, unregistered
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ class Watch:
 
     def __init__(self, recorder: _core.Recorder, expected: Expected, groups: Groups, findings: Findings) -> None:
         self._recorder, self._expected, self._groups, self._findings = recorder, expected, groups, findings
-        self._lock = threading.Lock()
+        self._pid, self._lock = os.getpid(), Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sglang_probe", daemon=True)
         self._seen = -1
@@ -63,7 +65,9 @@ class Watch:
                 self.look()
 
     def look(self, last: bool = False) -> None:
-        """What is new since the last time is told. ``last``: nothing comes after it."""
+        """What is new since the last time is told. ``last``: nothing comes after it. A process forked from this one has nothing to tell."""
+        if os.getpid() != self._pid:
+            return
         with self._lock, Ring(self._recorder.path) as ring:
             moved = int(ring.header["head"]) + int(ring.header["graphs_used"])
             if not (self._recorder.pending or last or moved != self._seen):
@@ -81,14 +85,12 @@ class Watch:
         if entry == "fused" and path == _UNKNOWN:
             return  # reduced_nothing says more
         ran, should = _path(path), _path(expected)
-        names, records = tables.names, look()
-        like = [
-            record
-            for record in records[records["flags"] & _ALARM != 0]
-            if (names["group"].get(int(record["group"])), names["entry"].get(int(record["entry"]))) == (group, entry)
-            and (int(record["path"]), int(record["expected"])) == (path, expected)
-        ]
-        example = f", for instance {_text(like[-1])}" if like else ""
+        records = look()
+        alike = records["flags"] & _ALARM != 0
+        alike &= (records["path"] == path) & (records["expected"] == expected)
+        alike &= _named(tables, "group", group, records) & _named(tables, "entry", entry, records)
+        found = np.flatnonzero(alike)
+        example = f", for instance {_text(records[found[-1]])}" if len(found) else ""
         text = f"{group or 'a group'}: {entry} ran {ran}, and {should} was expected: {calls:,} calls so far{example}"
         self._findings.tell("difference", f"{group} {entry} {ran} {should}", text)
 
@@ -103,9 +105,8 @@ class Watch:
 
     def _stopped(self, tables: Tables, look: Look, group: Any, path: str) -> str:
         """Why the model says that the last of the group's calls was not for this path."""
-        mine = [number for number, text in tables.names["group"].items() if text == str(group.unique_name)]
         records = look()
-        records = records[np.isin(records["group"], mine)]
+        records = records[_named(tables, "group", str(group.unique_name), records)]
         release = self._expected.release
         if release is None or not len(records) or int(records[-1]["dtype"]) >= len(_DTYPES):
             return ""
@@ -117,6 +118,11 @@ class Watch:
             if gate is not None and gate.stops:
                 return f"of {_text(last)} it says: {'; '.join(stop.text for stop in gate.stops)}"
         return ""
+
+
+def _named(tables: Tables, kind: str, text: str, records: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Which records carry this name."""
+    return np.isin(records[kind], [number for number, name in tables.names[kind].items() if name == text])
 
 
 def _path(index: int) -> str:

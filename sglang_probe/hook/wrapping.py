@@ -67,6 +67,8 @@ class Wrapping:
             if original is None:
                 self._missing(target)
                 return
+            if isinstance(original, (staticmethod, classmethod, property)):
+                raise TypeError(f"it is a {type(original).__name__} there, and a wrapper binds as a plain method does")
             self._patches.set(owner, name, self._wrapper(module, target, original))
         self.done.append(target)
 

@@ -78,6 +78,14 @@ def test_what_is_not_done_is_waited_for_by_nobody(timer: Any) -> None:
     assert [seq for seq, _ in timer.told.times] == [0]  # in order: the second one is not done
 
 
+def test_calls_that_raised_do_not_use_up_the_timer(timer: Any) -> None:
+    for _ in range(2 * PAIRS):
+        assert timer(None) is not None  # and nothing after it
+    timer(timer(None), 1)
+    timer._running[0][1][1].done = True
+    assert timer(None) is not None and timer.told.times == [(1, 1_500_000)]
+
+
 def test_nothing_is_asked_or_recorded_while_the_stream_captures(timer: Any) -> None:
     timer(timer(None), 1)
     Cuda.capturing = True
