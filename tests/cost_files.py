@@ -6,7 +6,7 @@ Invariant: every time in them is invented; nothing here was measured.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +71,9 @@ def cells(
     ]
 
 
-def write(path: Path, *groups: list[Cell], finish: bool = True, **machine: Any) -> Path:
+def write(path: Path, *groups: list[Cell], finish: bool = True, plan: Mapping[str, Any] | None = None, **machine: Any) -> Path:
     """A measurement file of these cells; the .partial one where it is not finished."""
-    with Writer(path, plan={}, provenance=provenance(**machine)) as writer:
+    with Writer(path, plan=plan or {}, provenance=provenance(**machine)) as writer:
         for group in groups:
             for cell in group:
                 writer.append(cell)

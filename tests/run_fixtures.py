@@ -34,8 +34,11 @@ def package(device: str) -> str:
 @pytest.fixture(scope="session")
 def ranks_max(device: str) -> int:
     """Largest world size of the device: NCCL refuses two ranks on one GPU."""
-    if device == "host":
-        return max(WORLD_SIZES)
+    return max(WORLD_SIZES) if device == "host" else gpus()
+
+
+def gpus() -> int:
+    """GPUs of this machine."""
     from sglang_probe import gpu
 
     return len(gpu.devices())
@@ -43,14 +46,20 @@ def ranks_max(device: str) -> int:
 
 @pytest.fixture(scope="module")
 def group_of(device: Literal["host", "gpu"], ranks_max: int) -> Iterator[Groups]:
-    """A group a world size, started when it is first asked for, and again where a test broke it."""
+    """A group a world size, started when it is first asked for, and again where a test broke it; a GPU a rank while there are so many."""
     running: dict[int, LocalGroup] = {}
 
     def group(world_size: int) -> LocalGroup:
         if world_size > ranks_max:
             pytest.skip(f"{world_size} ranks: there are {ranks_max} GPUs, and NCCL refuses two ranks on one")
         if world_size not in running or running[world_size].closed:
-            running[world_size] = LocalGroup(world_size, device=device)
+            if device == "host":
+                running[world_size] = LocalGroup(world_size, device=device)
+            else:
+                part = str(min(100, 100 * gpus() // world_size))  # of a GPU: kernels that wait for one another must run at once
+                ordinals = [rank % gpus() for rank in range(world_size)]
+                env = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": part}
+                running[world_size] = LocalGroup(world_size, device=device, ordinals=ordinals, env=env)
         return running[world_size]
 
     yield group

@@ -240,6 +240,17 @@ def test_without_sglang_its_driver_is_refused_as_an_option(tmp_path: Path, capsy
     assert capsys.readouterr().err == "sglang-probe: drivers='engine': install sglang, or leave it out\n"
 
 
+@pytest.mark.parametrize("given", ["0,x", "", "0,-1"])
+def test_what_names_no_gpus_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "--ordinals", given]) == 2
+    assert f"{given!r}: give the number of each rank's GPU, from 0, as 0,1" in capsys.readouterr().err
+
+
+def test_cpu_ranks_have_no_gpus_to_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "--device", "host", "--ordinals", "0,0", "--out", str(tmp_path / "a.jsonl")]) == 2
+    assert "ordinals=[0, 0]: CPU ranks have no GPUs" in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
 def test_custom_stands_for_every_kernel_of_custom_all_reduce(tmp_path: Path) -> None:
     done = run(tmp_path / "a", targets="custom,pynccl_in_place", sizes="1K", phases="eager", patterns="back_to_back", processes=1)
     wanted = {target.name for target in TARGETS.values() if target.path == "custom"}

@@ -256,6 +256,13 @@ def test_a_measurement_that_names_no_gpus_says_what_it_lacks(tmp_path: Path) -> 
     assert "none of its GPUs was visible (CUDA_VISIBLE_DEVICES=7)" in why(hidden)
 
 
+def test_ranks_that_shared_a_gpu_are_no_machine(tmp_path: Path) -> None:
+    apart = write(tmp_path / "apart.jsonl", cells(4096, [7.0]), plan={"ordinals": [0, 1]})
+    assert ask(apart).device is not None
+    shared = write(tmp_path / "shared.jsonl", cells(4096, [7.0]), gpus=1, plan={"ordinals": [0, 0]})
+    assert "its ranks shared GPUs (those of ranks 0 to 1: 0, 0)" in why(shared)
+
+
 @pytest.mark.parametrize("wish", ["1,2", "2,1", "GPU-1,GPU-2", "1, 2, 7, 0"])
 def test_only_gpus_that_were_visible_are_the_machine(tmp_path: Path, wish: str) -> None:
     linked = [

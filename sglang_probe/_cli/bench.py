@@ -40,7 +40,7 @@ UNFINISHED = 3
 
 
 def add_parsers(commands: Any) -> None:
-    from .options import count
+    from .options import count, ordinals
 
     parser = commands.add_parser(
         "bench",
@@ -68,6 +68,8 @@ def add_parsers(commands: Any) -> None:
     on = parser.add_argument_group("on what")
     on.add_argument("--device", default="auto", choices=("auto", "gpu", "host"), help="GPUs, or CPU ranks; auto: GPUs if there")
     on.add_argument("--world-size", type=count, metavar="N", help="ranks (one a GPU; 2 CPU ranks)")
+    text = "the GPU of each rank, as 0,1. Ranks on one GPU are a trial: they share it, NCCL refuses them, and no cost is read from it"
+    on.add_argument("--ordinals", type=ordinals, metavar="N,N", help=text)
     on.add_argument("--processes", type=count, metavar="N", help="sets of fresh processes: what is replicated (5; --quick 2)")
     on.add_argument("--seed", type=int, default=0, metavar="N", help="of the order of cells (0)")
     on.add_argument("--timeout", type=float, default=30.0, metavar="S", help="of each wait for a rank (30)")
@@ -79,7 +81,7 @@ def add_parsers(commands: Any) -> None:
 
 _SAME = (
     *("quick", "targets", "sizes", "tokens", "hidden", "phases", "patterns", "compute_us", "drivers", "dtype", "device"),
-    *("world_size", "processes", "seed", "nccl", "split"),
+    *("world_size", "processes", "seed", "nccl", "split", "ordinals"),
 )
 """Options that are called as the keyword is."""
 
@@ -110,7 +112,6 @@ def run_bench(args: argparse.Namespace) -> int:
                 time_limit_s=args.time_limit,
                 timeout_s=args.timeout,
                 facts=facts_of(args.fact),
-                ordinals=None,
                 say=say,
                 **{name: getattr(args, name) for name in _SAME},
             )

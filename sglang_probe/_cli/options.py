@@ -64,6 +64,17 @@ count = _count
 """A positive whole number as an option."""
 
 
+def ordinals(text: str) -> list[int]:
+    """Numbers of GPUs, one a rank."""
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: give the number of each rank's GPU, from 0, as 0,1")
+    return numbers
+
+
 def pairs(name: str, texts: Iterable[str]) -> dict[str, str]:
     """``NAME=VALUE`` of a repeated option."""
     found = {}

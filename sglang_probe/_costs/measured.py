@@ -43,9 +43,10 @@ def tables_of(
     stamp, cpu = _stamp(provenance), str(provenance.cpu.get("model", "")) if provenance else ""
     notes = (*notes, *_environment(provenance))
     env = provenance.env if provenance else None
-    gpus, host = _machine(provenance, plan.get("ordinals")), Machine((), device="host", cpu=cpu)
+    ordinals = plan.get("ordinals")
+    gpus, host = _machine(provenance, ordinals), Machine((), device="host", cpu=cpu)
     return (
-        Table(origin, gpus, name, name, stamp, notes, _lacks(provenance, gpus), env, lambda: series("gpu")),
+        Table(origin, gpus, name, name, stamp, notes, _lacks(provenance, gpus, ordinals), env, lambda: series("gpu")),
         Table(origin, host, name, name, stamp, notes, "", env, lambda: series("host")),
     )
 
@@ -54,8 +55,10 @@ def _is_here(provenance: Provenance | None) -> bool:
     return provenance is not None and bool(provenance.host) and provenance.host == this_host()
 
 
-def _lacks(provenance: Provenance | None, machine: Machine) -> str:
-    """Why nobody can say of which GPUs it is."""
+def _lacks(provenance: Provenance | None, machine: Machine, ordinals: object) -> str:
+    """Why its GPUs' figures are no machine's."""
+    if isinstance(ordinals, tuple) and len({*ordinals}) < len(ordinals):
+        return f"its ranks shared GPUs (those of ranks 0 to {len(ordinals) - 1}: {', '.join(map(str, ordinals))}): a trial, no cost"
     if machine.gpus:
         return ""
     if provenance is None:

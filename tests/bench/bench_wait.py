@@ -27,6 +27,7 @@ from sglang_probe._bench import native
 from sglang_probe._bench.driver import Wanted
 from sglang_probe._bench.targets import TARGETS, routed, why_not
 from sglang_probe._bench.waiting import Split, Stamped, split, stamp_calls
+from sglang_probe._cli.options import ordinals
 from sglang_probe._facts import DTYPE_BYTES
 from sglang_probe._measure.provenance import stamp
 from sglang_probe._run.arrays import arrays_of
@@ -106,7 +107,7 @@ def measured(
     failed: dict[str, str] = {}
     for name in given.targets:
         try:
-            with probe.LocalGroup(given.world_size, device=given.device, timeout_s=60) as group:
+            with probe.LocalGroup(given.world_size, device=given.device, ordinals=given.ordinals, timeout_s=60) as group:
                 wanted = wanted_of(group, name, given.nbytes)
                 for planted_us in PLANTED_US:
                     for told in both_ways(group.run(in_rank, wanted, calls, planted_us, given.late, timeout_s=120)):
@@ -133,6 +134,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("gpu", "host"), default="gpu")
     parser.add_argument("--world-size", type=int, default=2)
+    parser.add_argument("--ordinals", type=ordinals, help="the GPU of each rank, as 0,1")
     parser.add_argument("--targets", nargs="+", choices=tuple(TARGETS), default=NAMES, metavar="NAME", help=", ".join(TARGETS))
     parser.add_argument("--nbytes", type=int, default=16 << 10)
     parser.add_argument("--calls", type=int, default=1000)

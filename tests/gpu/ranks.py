@@ -29,7 +29,7 @@ _RESET: dict[str, Any] = {
     "pynccl.disabled": True,
     "piecewise": False,
     "kernel": "",
-    "facts": {"own_torch_symm_mem": False},
+    "facts": {"own_torch_symm_mem": False, "full_nvlink": True},
 }
 _OPTIONS: dict[str, dict[str, Any]] = {
     **{kernel: {"kernel": kernel} for kernel in (*V1_KERNELS, "limit")},

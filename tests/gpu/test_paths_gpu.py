@@ -1,5 +1,5 @@
-"""Every path that runs on two GPUs, right from 16 bytes to its own ceiling before anybody asks what it costs; what it returns; and which
-captured inputs peers can read where they lie.
+"""Every path that runs on GPUs, right from 16 bytes to its own ceiling before anybody asks what it costs; what it returns; and which
+captured inputs peers can read where they lie. Where ranks are more than GPUs they share them, without NCCL; CUDA's MPS saves minutes.
 
 Expectations stand here or are float64 sums. Invariant: a row counts only where the path and the kernel that were asked for are those
 that ran; the GPU counts custom's launches itself.
@@ -16,7 +16,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="GPU ranks hold torch's tensors")
 
 from gpu import ranks  # noqa: E402 # imports torch
-from run_fixtures import Groups, group_of, ranks_max  # noqa: E402 # pytest.importorskip comes first
+from gpu.sharing import need, ordinals  # noqa: E402
+from run_fixtures import Groups, group_of  # noqa: E402 # pytest.importorskip comes first
 
 from sglang_probe import Coordinator, LocalGroup, ProbeUnavailable  # noqa: E402
 
@@ -37,6 +38,12 @@ RUN_S = 120.0
 @pytest.fixture(scope="session")
 def device() -> Literal["host", "gpu"]:
     return "gpu"
+
+
+@pytest.fixture(scope="session")
+def ranks_max() -> int:
+    """As many as a kernel has."""
+    return 8
 
 
 # ------------------------------------------------------------------------------------------------------------------------ right sums
@@ -80,6 +87,7 @@ def judge(by_rank: list[list[dict[str, Any]]], name: str) -> list[str]:
 @pytest.mark.parametrize("name", ranks.PATHS)
 def test_every_path_sums_right_up_to_its_ceiling_and_is_the_one_that_ran(name: str, captured: bool, group_of: Groups) -> None:
     dtypes = ["bf16"] if name == "torch_symm_mem" else list(ranks.DTYPES)
+    need(name)
     try:
         by_rank = group_of(2).run(checked, ranks.options_of(name), SIZES[name], dtypes, captured, timeout_s=RUN_S)
     except ProbeUnavailable as error:
@@ -87,6 +95,21 @@ def test_every_path_sums_right_up_to_its_ceiling_and_is_the_one_that_ran(name: s
             pytest.skip(str(error).splitlines()[0])
         raise
     assert all(len(one) == len(SIZES[name]) * len(dtypes) for one in by_rank)
+    assert judge(by_rank, name) == []
+
+
+MORE = [
+    *((world_size, name) for world_size in (4, 6, 8) for name in (*ranks.V1_KERNELS, "limit")),
+    *((world_size, name) for world_size in range(3, 9) for name in ranks.V2_KERNELS),
+]
+"""More ranks than two, in processes: v1's rules have even numbers."""
+
+
+@pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
+@pytest.mark.parametrize(("world_size", "name"), MORE)
+def test_custom_sums_right_among_more_ranks(world_size: int, name: str, captured: bool, group_of: Groups) -> None:
+    sizes = [16, 48, 16 * KIB + 16, 256 * KIB, MIB]
+    by_rank = group_of(world_size).run(checked, ranks.options_of(name), sizes, ["bf16"], captured, 2, timeout_s=RUN_S)
     assert judge(by_rank, name) == []
 
 
@@ -98,6 +121,7 @@ def checked(c: Coordinator, options: dict[str, Any], *args: Any) -> list[dict[st
 @pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
 @pytest.mark.parametrize("name", ["pynccl_in_place", "pynccl_out_of_place"])
 def test_nccl_sums_256_mib_right(name: str, captured: bool, group_of: Groups) -> None:
+    need(name)
     args = (ranks.options_of(name), [256 * MIB], ["bf16"], captured, 1)
     assert judge(group_of(2).run(checked, *args, timeout_s=RUN_S), name) == []
 
@@ -167,6 +191,7 @@ def returned(c: Coordinator, options: dict[str, Any], nbytes: int) -> list[tuple
 def test_the_returned_tensor_is_the_one_that_this_release_returns(
     sglang: str, name: str, eager: str, warm_up: str, captured: str, group_of: Groups
 ) -> None:
+    need(name)
     dry = name in ranks.V1_KERNELS  # v1's warm-up communicates nothing
     wanted = [(eager, "sum", True), (warm_up, "zeros" if dry else "sum", True), (captured, "sum", True)]
     for seen in group_of(2).run(returned, ranks.options_of(name, sglang), 16 * KIB, timeout_s=RUN_S):
@@ -253,6 +278,7 @@ def graphs(c: Coordinator, options: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", [name for name in ranks.PATHS if name != "torch_symm_mem"])
 def test_graphs_that_are_captured_one_after_another_all_stay_right(name: str, group_of: Groups) -> None:
+    need(name)
     for seen in group_of(2).run(graphs, ranks.options_of(name), timeout_s=RUN_S):
         assert seen == {"wrong": [0] * 8, "addresses": [1, 3] if name in PULLS else [0, 0]}
 
@@ -319,10 +345,9 @@ def expandable(c: Coordinator, pushing: dict[str, Any], pulling: dict[str, Any])
     return said, wrong
 
 
-def test_captured_inputs_that_cuda_ipc_cannot_share_are_refused_by_the_name_of_their_setting(group_of: Groups) -> None:
-    group_of(2)  # skips where there are fewer GPUs
+def test_captured_inputs_that_cuda_ipc_cannot_share_are_refused_by_the_name_of_their_setting() -> None:
     args = ranks.options_of("one_shot_push"), ranks.options_of("one_shot")
-    with LocalGroup(2, device="gpu", env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}) as group:
+    with LocalGroup(2, device="gpu", ordinals=ordinals(), env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}) as group:
         for text, wrong in group.run(expandable, *args, timeout_s=RUN_S):
             assert "PYTORCH_CUDA_ALLOC_CONF" in text and "expandable_segments" in text and "captured input 0" in text, text
             assert wrong == [0, 0, 0]
