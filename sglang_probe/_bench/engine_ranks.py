@@ -29,14 +29,16 @@ _TOLD_BY = "0.5.9"
 
 
 def tell(coordinator: Coordinator, text: str) -> list[str]:
-    """What every rank says, by rank: an all-reduce of ours, on a path that every device has. Collective."""
-    said = np.zeros((coordinator.world_size, _TEXT), np.int64)
+    """What every rank says, by rank: an all-reduce of ours, by NCCL or else by custom, which ranks that share a GPU have. Collective."""
+    said = np.zeros((coordinator.world_size, _TEXT), np.float32)  # a type of both
     mine = text.encode()[:_TEXT]
     said[coordinator.rank, : len(mine)] = np.frombuffer(mine, np.uint8)
     before, on_gpu = coordinator.settings, coordinator.device == "gpu"
-    on, off = (GATES["pynccl"] if on_gpu else 0), GATES["custom"]
+    shared = on_gpu and coordinator.paths[Path.PYNCCL_IN_PLACE].startswith("not here")
+    off, on = (0, 0) if shared else (GATES["custom"], GATES["pynccl"] if on_gpu else 0)
+    group = Group.make(world_size=coordinator.world_size, arch=90, full_nvlink=True)
     try:
-        coordinator.apply(Settings(resolve(_TOLD_BY), Group.make(world_size=coordinator.world_size), off=off, on=on))
+        coordinator.apply(Settings(resolve(_TOLD_BY), group, off=off, on=on))
         if on_gpu:
             told = coordinator.all_reduce(need_torch().from_numpy(said).cuda()).tensor.cpu().numpy()
         else:
