@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import sglang_probe as probe
-from sglang_probe import InputError, LocalGroup, Measurement, cli
+from sglang_probe import InputError, LocalGroup, Measurement, cli, gpu
 from sglang_probe._bench import bench as bench_module
 from sglang_probe._bench import page
 from sglang_probe._bench.bench import Done, ending, run_bench, to_come
@@ -238,6 +238,15 @@ def test_a_refusal_has_what_was_typed_and_what_to_do(tmp_path: Path, changes: di
 def test_without_sglang_its_driver_is_refused_as_an_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "--device", "host", "--drivers", "engine", "--out", str(tmp_path / "a.jsonl")]) == 2
     assert capsys.readouterr().err == "sglang-probe: drivers='engine': install sglang, or leave it out\n"
+
+
+def test_where_there_is_one_gpu_alone_nobody_who_did_not_ask_for_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "available", lambda: True)
+    monkeypatch.setattr(gpu, "devices", lambda: ("one",))
+    found = Local(None, "auto")
+    assert (found.device, found.world_size) == ("host", 2) and "there are 1" in found.why
+    with pytest.raises(InputError, match=r"here is one GPU: device='host' takes CPU ranks, ordinals=\[0, 0\] shares it"):
+        Local(None, "gpu")
 
 
 @pytest.mark.parametrize("given", ["0,x", "", "0,-1"])

@@ -39,7 +39,11 @@ class Local:
             raise InputError("ordinals", ordinals, "give a list of numbers of GPUs, one a rank, from 0")
         size = world_size or (len(ordinals) if ordinals is not None else _ranks(device))
         if size == 1:
-            alone = "" if world_size or ordinals is not None else "; here is one GPU, and device='host' takes CPU ranks"
+            alone = (
+                ""
+                if world_size or ordinals is not None
+                else "; here is one GPU: device='host' takes CPU ranks, ordinals=[0, 0] shares it"
+            )
             raise InputError("world_size", size, f"give 2 or more: there is nothing to reduce between fewer{alone}")
         choice = machine.choose(device, size, ordinals)
         self.device, self.why, self.world_size = choice.device, choice.why, size
@@ -62,9 +66,10 @@ class Local:
 
 
 def _ranks(device: str) -> int:
-    """As many ranks as there are GPUs; two CPU ranks where there are none, or none are wanted."""
+    """As many ranks as there are GPUs; two, which are CPU ranks, where there is one GPU or none and nobody asked for it."""
     if device == "host":
         return _HOST_RANKS
     from .. import gpu
 
-    return min(len(gpu.devices()), _RANKS_AUTO_MAX) if gpu.available() else _HOST_RANKS
+    count = len(gpu.devices()) if gpu.available() else 0
+    return min(count, _RANKS_AUTO_MAX) if count > 1 or (count and device == "gpu") else _HOST_RANKS
