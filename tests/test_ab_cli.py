@@ -81,7 +81,8 @@ def test_an_arm_that_fails_is_status_1_and_time_that_is_over_at_once_is_3(capsys
         (["ab", "--a-target", "one_shot", "--size", "4K"], "give -b COMMAND"),
         (["ab", "--target", "one_shot", "--b-env", "X", "--size", "4K"], "give NAME=VALUE"),
         (["ab", "-a", "true", "-b", "true", "--time", "soon"], "give seconds, as 90"),
-        (["ab", "-a", "/none", "-b", "/none"], "there is no such program"),
+        (["ab", "-a", "/none", "-b", "/none"], "there is no such program; for a shell's own words"),
+        (["noise", "--", "sleep 0.01"], "there is no such program; the quotes make it one word: leave them out"),
         (["noise"], "give a command behind --, or --target"),
     ],
 )
@@ -123,7 +124,11 @@ def test_noise_says_what_can_be_resolved(capsys: pytest.CaptureFixture[str]) -> 
     line = [*shlex.split(PRINT), "100"]
     assert cli.main(["noise", "--figure", "last", "--runs", "6", "--", *line]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("NOISE: fresh processes of this differ by ") and os.path.exists("noise.jsonl")
+    assert (
+        out.startswith("NOISE: ")
+        and "fresh processes of this differ by " in out.splitlines()[0]
+        and os.path.exists("noise.jsonl")
+    )
     assert cli.main(["noise", "--figure", "last", "--runs", "6", "--json", "--out", "n.jsonl", "--", *line]) == 0
     assert json.loads(capsys.readouterr().out)["runs"] == 6
 

@@ -146,6 +146,36 @@ def test_a_wrong_sum_gives_no_figure_and_ends_the_experiment(tmp_path: Path, mon
     assert all(run.cell and run.cell["wrong"] and not run.cell["device_us"][0] for run in result.runs)
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_compute_kernel_that_took_longer_alone_costs_a_sample_and_not_the_run(
+    whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time is subtracted, and a busy CPU may hold it up for milliseconds: runs that failed then would be left out by their figures."""
+    real = module.measure
+
+    def disturbed(coordinator: Any, tasks: Any) -> Any:
+        found = real(coordinator, tasks)
+        for one in found:
+            one.elapsed_us[: None if whole else 1] = -200.0
+        return found
+
+    monkeypatch.setattr(module, "measure", disturbed)
+    arms = (target(pattern="interleaved", phase=phase) for phase in ("eager", "captured"))
+    result = ab(*arms, out=tmp_path / "x.jsonl", runs=2, warm_up=0, progress=False)
+    if whole:
+        assert result.stopped_by == "failures"
+        assert "elapsed_us is -200 us: no time is left when that of the compute kernels" in result.stopped
+        return
+    assert result.stopped_by == "runs" and not result.failed and len(result.runs) == 4
+    for run in result.runs:
+        assert run.cell is not None
+        medians = [sorted(rank)[(len(rank) - 1) // 2] for rank in run.cell["elapsed_us"] if len(rank) % 2]
+        assert len(run.figures) == 1 and (len(medians) < 2 or run.figures == (max(medians),)) and run.figures[0] > 0
+        assert run.note.endswith(
+            "the median alone: single samples are not above 0, since what compute kernels take alone is subtracted"
+        )
+
+
 def test_what_does_not_run_here_ends_it_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="nothing is left to measure: one_shot"):  # 6 bytes are no multiple of 16
         ab(target(size=6), target(), out=tmp_path / "x.jsonl", runs=2, progress=False)

@@ -141,7 +141,7 @@ def test_a_decode_graph_takes_the_step_out_of_the_piecewise_one_again() -> None:
     assert found.word is Word.CANNOT_UNREACHABLE
     assert found.sentence.startswith("CANNOT (unreachable): no all-reduce of this step")
     assert "with piecewise=False, as in this step" in found.reason, "the server itself does set it"
-    assert any("do change, for no call of this step" in text for text in (found.reason, *found.findings))
+    assert any("do change, but for no call of this step" in text for text in (found.reason, *found.findings))
 
 
 def test_a_smaller_batch_is_a_smaller_tensor_and_its_route_is_the_same(costs: Path) -> None:

@@ -59,7 +59,7 @@ def test_the_reason_proves_what_the_sentence_says() -> None:
     )
     assert found.reason.endswith("and this server comes to none of them")
     other = explain("19ms", "29ms", **{**EIGHT, "batch": 8})
-    assert other.reason.startswith("routes of this server do change, for no call of this step: in ")
+    assert other.reason.startswith("routes of this server do change, but for no call of this step: in ")
 
 
 @pytest.mark.parametrize("context", ["capture", "eager"])

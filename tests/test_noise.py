@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,15 +48,18 @@ def test_the_spread_is_found_and_the_answer_follows_from_it(tmp_path: Path, monk
     for effect, runs in result.needed.items():
         least = runs_for(effect, result.spread_most, paired=True)
         assert runs is not None and least <= runs <= 1.5 * least
-    assert (
-        result.sentence.startswith("NOISE: fresh processes of this differ by ") and "40 runs of each arm tell " in result.sentence
+    assert re.fullmatch(
+        r"NOISE: 40 runs of each arm tell \d\.\d+ % and more from nothing \(4 times in 5\); "
+        r"fresh processes of this differ by \d\.\d+ % \(CV\)",
+        result.sentence,
     )
+    assert re.match(r"runs of each arm that it takes to tell 1 % \d+, 2 % \d+, 5 % \d+, 10 % \d+$", result.reason)
 
 
 def test_more_runs_resolve_less_and_smaller_effects_take_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = simulated(tmp_path, monkeypatch, noisy(100, 0.05, 2))
     effects = list(result.effects.values())
-    assert effects == sorted(effects, reverse=True) and math.isinf(result.effects[5]) and result.effects[50] < 0.1
+    assert effects == sorted(effects, reverse=True) and result.effects[6] > 0.1 and result.effects[50] < 0.1
     needed = [runs for runs in result.needed.values() if runs is not None]
     assert needed == sorted(needed, reverse=True)
 
@@ -81,6 +85,30 @@ def test_equal_arms_relabelled_at_random_are_told_apart_no_more_often_than_allow
     differences = [draw.gauss(0, 0.1) for _ in range(12)]
     differences[3] = 5.0  # an outlier
     assert told_apart(np.array(differences), 0.05) <= 0.065  # 2,000 trials: three standard errors above
+
+
+@pytest.mark.parametrize(
+    ("runs", "spread", "said"),
+    [
+        (2, 0.03, r"2 runs of each arm are too few to tell anything: 6 would tell \d+(\.\d)? % and more \(4 times in 5\)"),
+        (5, 0.03, r"5 runs of each arm are too few to tell anything: 6 would tell \d+(\.\d)? % and more \(4 times in 5\)"),
+        (10, 0.03, r"10 runs of each arm tell \d(\.\d)? % and more from nothing \(4 times in 5\)"),
+        (10, 0.9, r"10 runs of each arm tell a factor of \d(\.\d)? and more from nothing \(4 times in 5\)"),
+        (5, 20.0, r"5 runs of each arm are too few to tell anything, and so are 50"),
+    ],
+)
+def test_the_first_words_are_what_can_be_told_or_how_many_runs_would_tell_something(
+    runs: int, spread: float, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = random.Random(4)
+    result = simulated(tmp_path, monkeypatch, lambda number: gave(100 * math.exp(draw.gauss(0, spread))), runs=runs)
+    assert re.match(f"NOISE: {said}; fresh processes of this differ by ", result.sentence), result.sentence
+    assert ("hardly show the spread itself" in result.reason) == (runs < 10)
+
+
+def test_figures_that_are_all_one_are_told_as_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = simulated(tmp_path, monkeypatch, lambda number: gave(5.0), runs=6)
+    assert result.sentence.startswith("NOISE: all 6 runs of each arm gave one figure: what differs in its last digit")
 
 
 def test_it_makes_all_runs_whatever_they_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,8 @@ def test_the_runs_that_are_asked_for_settle_it(bench: ModuleType) -> None:
     hold(bench.asked(150, 0.07)[1])
 
 
-def test_a_drift_is_no_difference_where_one_arm_came_after_the_other(bench: ModuleType) -> None:
+def test_a_drift_is_no_difference_where_one_arm_came_after_the_other(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("verdict_in_turn.SIZES", (5, 12))
     hold(bench.in_turn(100, 0.03)[1])
 
 

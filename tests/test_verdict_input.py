@@ -281,7 +281,21 @@ def test_two_measurements_are_compared_and_their_order_is_known(tmp_path: Path) 
     before, after = file_of(tmp_path / "a.jsonl", cells(10.0, 6)), file_of(tmp_path / "b.jsonl", cells(5.0, 6, minute=30))
     found = verdict(before, after)
     assert found.word is Word.FASTER and found.method.startswith("Mann-Whitney")
-    assert any("a was measured before b" in one.text for one in found.findings)
+    assert any(one.text.startswith("a was measured 25 min before b: ") for one in found.findings), found.findings
+    assert found.reason.endswith("; a was measured 25 min before b, and the interval allows for a drift")
+
+
+def test_a_sample_that_is_not_above_0_leaves_its_process_set_the_median_and_a_median_that_is_not_is_named(tmp_path: Path) -> None:
+    samples = [[9.0, -5.0, 10.0, 11.0, 10.5], [1.0] * 5]
+    made = [measured.cell(device_us=samples if process == 1 else [[10.0] * 5] * 2, process=process) for process in range(4)]
+    path = file_of(tmp_path / "one.jsonl", made)
+    found = arm(path, label="a")
+    assert found.processes == ((10.0,) * 5, (10.0,), (10.0,) * 5, (10.0,) * 5)
+    assert "of 1 of 4 process sets the median alone: single samples are not above 0" in found.origin
+    assert "of 1 of 4 process sets" in verdict(path, path).why()
+    nothing = file_of(tmp_path / "two.jsonl", [*made, measured.cell(device_us=[[-1.0] * 5] * 2, process=4)])
+    with pytest.raises(InputError, match="process set 4='-1 us': device_us of custom.*no time is left.*measure back_to_back"):
+        arm(nothing, label="a")
 
 
 def test_two_cells_of_one_file_are_pairs_of_their_process_sets(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .._measure.provenance import _SECRET, _WITHHELD
+from .._shown import Shown
 from .._types import FrozenMap, InputError
 from .figure import Figure, NoFigure, figure_of
 from .process import Ran, run
@@ -28,7 +29,7 @@ _SHELL = frozenset("|&;<>()")
 
 
 @dataclass(frozen=True)
-class Command:
+class Command(Shown):
     """``Command("python bench.py --tokens 64", figure="last")``: a program and how its figure is read.
 
     ``argv``: a list, or a text that is cut as a shell would; ``NAME=VALUE`` in front of a text goes to ``env``. No shell runs it: for
@@ -85,7 +86,9 @@ class CommandSide:
             self._env |= {"LD_PRELOAD": f"{path}:{before}" if before else path, "SGLANG_NCCL_SO_PATH": path}
         found = shutil.which(command.argv[0], path=self._env.get("PATH"))
         if found is None and not os.path.exists(os.path.join(str(command.cwd or "."), command.argv[0])):
-            raise InputError(self.label, command.argv[0], "there is no such program; for a shell's own words give sh -c '...'")
+            quoted = len(command.argv) == 1 and len(command.argv[0].split()) > 1
+            way = "the quotes make it one word: leave them out, or" if quoted else "for a shell's own words"
+            raise InputError(self.label, command.argv[0], f"there is no such program; {way} give sh -c '...'")
 
     def to_dict(self) -> dict[str, Any]:
         """What a file keeps of it."""

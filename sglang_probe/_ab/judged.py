@@ -117,7 +117,7 @@ def _answered(result: AbResult) -> AbResult:
         told = tuple(Finding("states", "", text) for text in texts(refused))
         return _without(result, sentence, refused[0].remedy, told)
     if result.stopped_by == "failures":
-        return _without(result, f"UNDECIDED: {result.stopped}", f"end what makes it fail; {_AGAIN}", ())
+        return _without(result, f"UNDECIDED: {result.stopped}", f"mend what makes it fail; {_AGAIN}", ())
     if result.verdict is None:
         sentence = f"UNDECIDED: no run of both arms is there{f': {result.stopped}' if result.stopped else ''}"
         return _without(result, sentence, _AGAIN, ())

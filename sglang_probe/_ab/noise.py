@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from .._types import FrozenMap
 from .._verdict.ranks import LEAST, of_pairs
 from .._verdict.runs import MOST, POWER, bound, chance, needed
-from .._verdict.verdict import Word
 from .._verdict.within import process_of
 from .ab import LIMIT_S, ArmLike, Interrupted, run_ab
 from .commands import Command
+from .noise_words import told
 from .result import AbResult
 from .runs import judged
 from .targets import Target
@@ -35,7 +35,8 @@ Floats = NDArray[np.float64]
 OUT = "noise.jsonl"
 RUNS = 10
 EFFECTS = (0.01, 0.02, 0.05, 0.10)
-COUNTS = (5, 10, 20, 50)
+COUNTS = (6, 10, 20, 50)
+"""Of fewer than 6 blocks no order decides."""
 _TRIALS, _SEED = 2000, 0
 _LARGEST = 10.0
 """Effects above elevenfold are not told."""
@@ -224,7 +225,7 @@ def noise_of(experiment: AbResult) -> NoiseResult:
         trials=_TRIALS,
         confidence=confidence,
     )
-    return _told(result)
+    return told(result)
 
 
 def _pairs(experiment: AbResult) -> Floats:
@@ -286,31 +287,6 @@ def _told_share(differences: Floats, alpha: float, above: bool = False) -> float
     interval = of_pairs(differences).interval(alpha / 2)
     told = interval.low > 0 if above else (interval.low > 0) | (interval.high < 0)
     return float(np.mean(told))
-
-
-def _told(result: NoiseResult) -> NoiseResult:
-    """The answer first."""
-    runs = f"{result.runs} runs of each arm"
-    shows = (
-        f"{runs} tell {_percent(result.smallest)} and more from nothing"
-        if math.isfinite(result.smallest)
-        else f"{runs} tell nothing"
-    )
-    most = "; ".join(
-        f"{_percent(effect)} takes {'over a million' if n is None else f'{n:,}'}" for effect, n in result.needed.items()
-    )
-    sentence = f"NOISE: fresh processes of this differ by {_percent(result.cv)} (CV): {shows} (4 times in 5)"
-    reason = f"runs of each arm that it takes: {most}"
-    word = result.experiment.word
-    if word in (Word.FASTER, Word.SLOWER):
-        reason = f"these equal arms came out {word}, which {result.told_apart_most:.0%} of equal arms do by chance; {reason}"
-    if result.experiment.refused:
-        reason = f"{result.experiment.sentence}; {reason}"
-    return replace(result, sentence=sentence, reason=reason)
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.2g} %" if value < 0.1 else f"{100 * value:.3g} %"
 
 
 def _plain(value: float) -> float | None:

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .._show.page import Block, Line, Table, items
+from .._verdict.words import about
 from .compare import texts
+from .noise_words import effect_text
 from .runs import WARM_UP, Run
 
 if TYPE_CHECKING:
@@ -48,12 +50,7 @@ def how(result: AbResult) -> str:
 
 
 def _findings(result: AbResult) -> list[str]:
-    verdict = result.verdict
-    told = (
-        [f"{one.arm}: {one.text}" if one.arm and one.arm not in one.text else one.text for one in verdict.findings]
-        if verdict
-        else []
-    )
+    told = [one.line for one in result.verdict.findings] if result.verdict else []
     told += [text for text in texts(one for one in result.differences if not one.refuses) if text not in told]
     return told
 
@@ -111,7 +108,7 @@ def noise_page(result: NoiseResult, verbose: bool = False) -> list[Block]:
     blocks: list[Block] = [Line(result.sentence, "answer"), Line(result.reason)]
     if result.needed:
         rows = tuple(
-            (f"{effect:.0%}", "over a million" if runs is None else f"{runs:,}", _share(result.found.get(effect)))
+            (f"{100 * effect:g} %", "over a million" if runs is None else about(runs), _share(result.found.get(effect)))
             for effect, runs in result.needed.items()
         )
         title = "Runs of each arm that show an effect, 4 times in 5"
@@ -132,4 +129,4 @@ def _share(value: float | None) -> str:
 
 
 def _effect(value: float) -> str:
-    return f"{value:.2%}" if math.isfinite(value) else "none"
+    return effect_text(value) if math.isfinite(value) else "none"

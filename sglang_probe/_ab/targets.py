@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-import numpy as np
-
 from .._bench import options
 from .._bench.driver import MODULES, driver_of
 from .._bench.local import Local
@@ -23,11 +21,12 @@ from .._bench.sample import Look as Checked
 from .._bench.sample import Taken, look, measure
 from .._bench.targets import TARGETS
 from .._measure.cell import Cell
-from .._measure.cell import _median as median
 from .._measure.provenance import Monitor
 from .._run.toggles import checked as checked_toggles
 from .._show.sizes import human_bytes
+from .._shown import Shown
 from .._types import FrozenMap, InputError, ProbeError, ProbeUnavailable
+from .._verdict.measured import NEGATIVE, UNSEEN, iterations_of
 from .commands import nccl_file, withheld
 from .releases import release_task
 from .seen import Seen, merged, seen_here
@@ -38,7 +37,7 @@ Column = Literal["", "device_us", "host_us", "elapsed_us"]
 
 
 @dataclass(frozen=True)
-class Target:
+class Target(Shown):
     """``Target("one_shot", size="42KiB")``: an all-reduce of `bench`, one figure (us a call) for each fresh set of processes.
 
     ``name``: a target of `bench` (one_shot, pynccl_in_place, ...). Or ``sglang``: a release, whose dispatch takes the path that it takes;
@@ -184,7 +183,9 @@ class TargetSide:
             return Outcome(failed=f"{type(error).__name__}: {error}", wall_s=time.monotonic() - start)
         wall_s = time.monotonic() - start
         figures, failed = _figures(cell, self._column)
-        return Outcome(figures, failed, wall_s, cell.note, seen, cell.to_dict())
+        alone = len(figures) == 1 < min(map(len, getattr(cell, self._column)))
+        note = f"{cell.note}; the median alone: {NEGATIVE}" if alone else cell.note
+        return Outcome(figures, failed, wall_s, note, seen, cell.to_dict())
 
     def _measured(self, number: int, deadline: float, tell: Look) -> tuple[Cell, Seen]:
         """Fresh ranks: looked at, checked, measured, ended."""
@@ -243,10 +244,5 @@ def _figures(cell: Cell, column: str) -> tuple[tuple[float, ...], str]:
     by_rank = [samples for samples in getattr(cell, column) if len(samples)]
     if len(by_rank) < cell.world_size:
         return (), f"no {column} was taken: {cell.note}"
-    slowest = max(by_rank, key=median)
-    if not bool(np.all(np.isfinite(slowest) & (slowest > 0))):
-        return (
-            (),
-            f"{column} has samples that are not above 0 (what compute kernels take alone is subtracted): no ratio is made of them",
-        )
-    return tuple(float(one) for one in slowest), ""
+    figures = iterations_of(by_rank)
+    return ((), f"{column} is {figures[0]:.4g} us: {UNSEEN}") if figures[0] <= 0 else (figures, "")

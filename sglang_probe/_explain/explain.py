@@ -122,7 +122,9 @@ def _fill_example(server: dict[str, Any], machine: dict[str, Any], change: dict[
 def _check(change: Mapping[str, Any], pattern: str | None) -> None:
     for name in ("sglang_before", "sglang_after"):
         if change[name] is None:
-            raise InputError(name, None, "give both releases, for example sglang_before='0.5.8', sglang_after='0.5.9'")
+            raise InputError(
+                name, None, "give both releases, for example sglang_before='0.5.8', sglang_after='0.5.9'; or ask for the example"
+            )
     if pattern not in (None, *_PATTERNS):
         raise InputError("pattern", pattern, f"give one of {', '.join(_PATTERNS)}")
 

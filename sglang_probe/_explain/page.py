@@ -64,7 +64,7 @@ def _arm(s: Seen, side: str) -> str:
     """``89 tok/s (1 run)``; ``19.2 ms (5 runs, 18.9 to 19.8)``."""
     arm = s.before if side == "before" else s.after
     values = sorted(_middle(process) for process in arm.processes)
-    runs = f"{len(arm)} run{'s' * (len(arm) != 1)}"
+    runs = f"{len(arm):,} run{'s' * (len(arm) != 1)}"
     spread = f", {values[0]:.4g} to {values[-1]:.4g}" if len(values) > 1 else ""
     return f"{_middle(values):.4g} {arm.unit} ({runs}{spread})"
 

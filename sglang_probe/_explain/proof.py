@@ -128,7 +128,8 @@ def reasons_of(proof: Proof, step: Step) -> list[str]:
     walked = f"{proof.classes:,} size classes of this server, over every size, dtype, layout and context that it sets"
     if proof.diff.sizes:
         contexts = ", ".join(dict.fromkeys(size.context for size in proof.diff.sizes))
-        classes = f"routes of this server do change, for no call of this step: in {contexts}; of {walked}, {proof.diff.changed:,} change"
+        where = f"routes of this server do change, but for no call of this step: in {contexts}"
+        classes = f"{where}; of {walked}, {proof.diff.changed:,} change"
     else:
         classes = f"0 of {walked}, change"
     if proof.fixed and not proof.diff.sizes:

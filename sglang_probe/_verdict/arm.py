@@ -10,17 +10,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .._shown import Shown
 from .._types import InputError
 
 if TYPE_CHECKING:
     from .._measure.measurement import Provenance
 
+UTC = "UTC"
+"""The clock of an order in microseconds since 1970."""
 _LEAST, _MOST = 1e-100, 1e100
 """Beyond them a ratio may be more than a float can hold; no unit has such figures."""
 
 
 @dataclass(frozen=True, repr=False)
-class Arm:
+class Arm(Shown):
     """One of the two sides of a verdict. The process is what is replicated: its iterations make one observation."""
 
     label: str
@@ -41,6 +44,8 @@ class Arm:
     """`blocks` of two arms are the same blocks where this is the same."""
     provenance: Provenance | None = None
     """On what it was measured, where a Measurement says it."""
+    work: str = ""
+    """What was done in that time, where a Measurement says it: arms of other work are no two ways to do one thing."""
 
     def __post_init__(self) -> None:
         processes = tuple(tuple(map(float, process)) for process in self.processes)
@@ -77,6 +82,7 @@ class Arm:
             "blocks": list(self.blocks),
             "clock": self.clock,
             "experiment": self.experiment,
+            "work": self.work,
             "provenance": None if self.provenance is None else self.provenance.to_dict(),
         }
 

@@ -1,10 +1,7 @@
-"""Whether the machine moved while the arms were measured, and whether their order takes that out. Called by judge.py.
+"""Whether it shows that the machine moved while the arms were measured: for people; what a drift may do to an answer is walk.py's.
 
-Within each arm, over time: Mann, Nonparametric tests against trend, 1945, on both arms together (their scores add up); the slope and its
-interval by the same score (Sen, Estimates of the regression coefficient based on Kendall's tau, 1968). What a drift can make of a
-comparison is that slope times how far apart in time the arms' middles lie: nothing where they are interleaved, all of it where one was
-measured after the other. A drift need not show to do that: what is taken off the effect has the slope's whole interval. So one arm after
-the other takes about four times the runs that interleaved arms take, and that is the price of not interleaving them.
+Within each arm, over time: Mann, Nonparametric tests against trend, 1945, on both arms together (their scores add up), and the slope (Sen,
+Estimates of the regression coefficient based on Kendall's tau, 1968). Called by judge.py and told.py.
 Invariant: this can take a word away, and never gives one.
 """
 
@@ -41,9 +38,6 @@ class Drift:
     p: float
     """Of no trend within the arms."""
     slope: float
-    low: float
-    high: float
-    """The slope's 95 % interval; infinite where so few runs give none."""
     runs: int
     """Of both arms."""
     apart: float
@@ -63,15 +57,6 @@ class Drift:
         """The arms were measured one after the other, more or less."""
         return abs(self.apart) > self.runs / 4
 
-    def taken_off(self, effect: float, low: float, high: float) -> tuple[float, float]:
-        """The interval of an effect without what drift may have made of it; on logarithms."""
-        if not self.apart:
-            return low, high
-        made = self.slope * self.apart
-        least, most = sorted((self.low * self.apart, self.high * self.apart))
-        middle = effect - made
-        return middle - math.hypot(effect - low, most - made), middle + math.hypot(high - effect, made - least)
-
 
 def drift_of(a: Floats, b: Floats, order_a: Sequence[int], order_b: Sequence[int]) -> Drift:
     """Of logarithms and the time of each: order alone counts."""
@@ -87,13 +72,11 @@ def drift_of(a: Floats, b: Floats, order_a: Sequence[int], order_b: Sequence[int
         score += float(np.sign(y[j] - y[i]).sum())
         slopes.append((y[j] - y[i]) / (x[j] - x[i]))
         sizes.append(len(chosen))
-    found = np.sort(np.concatenate(slopes))
+    found = np.concatenate(slopes)
     apart = float(times[1].mean() - times[0].mean())
     if not len(found):
-        return Drift(1.0, 0.0, -math.inf, math.inf, len(places), apart)
-    p, k = _of_score(tuple(sizes), abs(score))
-    low, high = (float(found[k - 1]), float(found[-k])) if k else (-math.inf, math.inf)
-    return Drift(p, float(np.median(found)), low, high, len(places), apart)
+        return Drift(1.0, 0.0, len(places), apart)
+    return Drift(_of_score(tuple(sizes), abs(score)), float(np.median(found)), len(places), apart)
 
 
 def as_given(a: Arm, b: Arm, logs_a: Floats, logs_b: Floats) -> Drift | None:
@@ -111,16 +94,14 @@ def as_given(a: Arm, b: Arm, logs_a: Floats, logs_b: Floats) -> Drift | None:
     return found if found.p < _GIVEN_ALPHA else None
 
 
-def _of_score(sizes: tuple[int, ...], score: float) -> tuple[float, int]:
-    """The p of a score, and which slope is an end of the interval; 0: none."""
+def _of_score(sizes: tuple[int, ...], score: float) -> float:
+    """The p of a score."""
     pairs = sum(n * (n - 1) // 2 for n in sizes)
-    falling = math.floor((pairs - score) / 2)  # the score of m pairs runs from -m to m in steps of 2
     if max(sizes) <= _EXACT:
-        chances = np.cumsum(_scores(sizes))
-        return min(1.0, 2 * float(chances[falling])), int(np.searchsorted(chances, _ALPHA / 2 * (1 + 1e-12), side="right"))
+        falling = math.floor((pairs - score) / 2)  # the score of m pairs runs from -m to m in steps of 2
+        return min(1.0, 2 * float(np.cumsum(_scores(sizes))[falling]))
     spread = math.sqrt(sum(n * (n - 1) * (2 * n + 5) for n in sizes) / 18)
-    p = min(1.0, 2 * float(special.ndtr(-max(score - 1, 0.0) / spread)))
-    return p, max(0, math.floor((pairs + float(special.ndtri(_ALPHA / 2)) * spread) / 2))
+    return min(1.0, 2 * float(special.ndtr(-max(score - 1, 0.0) / spread)))
 
 
 @lru_cache(maxsize=64)

@@ -21,6 +21,7 @@ from .runs import MOST, Asked, asked, needed_by_share
 from .shape import Modes, alike_shares, modes, new_mode, outliers, resolution
 from .spread import Spread, drawn_in, of_arms, of_blocks
 from .told import findings
+from .walk import step_of
 from .within import Process, process_of, still_moving
 
 Floats = NDArray[np.float64]
@@ -81,6 +82,9 @@ class Evidence:
     across: bool
     """So few pairs that they decide only where all runs of one arm lie beyond all of the other."""
     drift: Drift | None
+    """Of arms whose order is known."""
+    drifted: bool
+    """The interval would give a word, had it not been widened to what time may have made of it."""
     interleaved: bool
     """In blocks whose order was drawn."""
     left_out: int
@@ -99,6 +103,16 @@ class Evidence:
     @property
     def least(self) -> int:
         return min(len(self.a.logs), len(self.b.logs))
+
+    @property
+    def timed(self) -> bool:
+        """The order of the runs is known, and no blocks take out what time does."""
+        return self.drift is not None and not self.interleaved
+
+    @property
+    def one_after_other(self) -> bool:
+        """As is known of them; of figures alone nothing is."""
+        return self.timed and self.drift is not None and self.drift.separate
 
     @property
     def differs(self) -> bool:
@@ -172,13 +186,26 @@ def weigh(a: Arm, b: Arm, better: Better, margin: float, error: Error) -> Eviden
         separated=min(below, above) == 0,
         across=across is not None,
         drift=drift_of(one.logs, other.logs, a.order, b.order) if known else None,
+        drifted=False,
         interleaved=interleaved,
         left_out=left_out,
         coarse=_coarse(one, other),
         spread=spread,
     )
+    evidence = _timed(evidence)
     why = veto(evidence)
     return replace(evidence, word=Word.UNDECIDED if why else _word(evidence), why=why)
+
+
+def _timed(e: Evidence) -> Evidence:
+    """Widened to what time may have made of it, where it is known when each run was made and no blocks take that out."""
+    if not e.timed:
+        return e
+    a, b = (drawn_in(side.logs, side.out) for side in (e.a, e.b))
+    step = step_of(a, b, e.a.arm.order, e.b.arm.order)
+    (low, high), same = step.reach(e.low, e.high, e.error.alpha / 2), step.reach(e.same_low, e.same_high, e.error.alpha)
+    wider = replace(e, low=low, high=high, same_low=same[0], same_high=same[1], p=max(e.p, step.p))
+    return replace(wider, drifted=(e.differs or e.fits) and not (wider.differs or wider.fits))
 
 
 def _side(arm: Arm, margin: float) -> Side:
@@ -227,7 +254,7 @@ def veto(e: Evidence) -> str:
         return "one"
     if not e.interleaved and (_alike(e.a) or _alike(e.b)):
         return "alike"
-    if e.drift is not None and not e.interleaved and _drifted(e, e.drift):
+    if e.drifted or (e.one_after_other and e.drift is not None and e.drift.shows and not (e.differs or e.fits)):
         return "drift"
     moved = max((_moved(side, e.margin) for side in (e.a, e.b)), default=0.0)
     near = min(abs(e.low), abs(e.high)) if e.differs else 0.0
@@ -240,15 +267,6 @@ def veto(e: Evidence) -> str:
     if e.fits and e.coarse > e.margin:
         return "coarse"
     return ""
-
-
-def _drifted(e: Evidence, drift: Drift) -> bool:
-    """Whether time may have made the word, in the order that the arms were measured in."""
-    if e.fits:
-        low, high = drift.taken_off(e.effect, e.same_low, e.same_high)
-        return low <= -e.limit or high >= e.limit
-    low, high = drift.taken_off(e.effect, e.low, e.high)
-    return (not (low > 0 or high < 0)) if e.differs else drift.shows and drift.separate
 
 
 def _alike(side: Side) -> bool:

@@ -8,24 +8,25 @@ from __future__ import annotations
 import gzip
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from .._measure.cell import SAMPLES, Cell
+from .._measure.cell import SAMPLES, Cell, Samples
 from .._measure.cell import _median as median
 from .._measure.format import MAGIC, differences
 from .._measure.measurement import Measurement
 from .._measure.summary import Summary
 from .._show.sizes import human_bytes, parse_bytes
 from .._types import InputError
-from .arm import Arm
+from .arm import UTC, Arm
 from .nouns import Finding
 
 _COLUMNS = ("device_us", "elapsed_us", "host_us")
 """Tried in this order where none is named."""
 _SHOWN, _DIFFERENCES = 8, 6
+_RANKS = {"gpu": "GPU", "host": "CPU"}
 _FIELDS = ("path", "kernel", "backend", "release", "phase", "pattern", "driver", "device", "dtype")
 
 
@@ -51,11 +52,18 @@ def of_measurement(measurement: Measurement, label: str, cell: Any, column: str 
         )
     name = _column(summary, column)
     cells = [one for one in summary.cells if all(len(rank) for rank in getattr(one, name)) and getattr(one, name)]
-    processes = tuple(_iterations(getattr(one, name)) for one in cells)
+    processes = tuple(iterations_of(getattr(one, name)) for one in cells)
+    for one, process in zip(cells, processes, strict=True):
+        if process[0] <= 0:
+            raise InputError(
+                f"{label}, process set {one.process}", f"{process[0]:.4g} us", f"{name} of {what(summary)}: {UNSEEN}"
+            )
+    alone = sum(len(process) == 1 < min(map(len, getattr(one, name))) for one, process in zip(cells, processes, strict=True))
     places = {id(one): place for place, one in enumerate(measurement.cells)}
     order = tuple(_moment(one, places[id(one)]) for one in cells)
     known = all(order)
     told = [f"{os.path.basename(path)}: " if path else "", what(summary), f", {name}"]
+    told += [f" (of {alone} of {len(cells)} process sets the median alone: {NEGATIVE})"] if alone else []
     return Arm(
         label,
         processes,
@@ -63,7 +71,8 @@ def of_measurement(measurement: Measurement, label: str, cell: Any, column: str 
         "".join(told),
         order if known else (),
         tuple(one.process for one in cells),
-        clock="UTC" if known else "",
+        clock=UTC if known else "",
+        work=f"{human_bytes(summary.nbytes)} of {summary.dtype} on {summary.world_size} {_RANKS[summary.device]} ranks",
         experiment=f"{path} {id(measurement) if not path else ''}".strip(),
         provenance=measurement.provenance,
     )
@@ -77,29 +86,44 @@ def opened(source: Any, label: str) -> Any:
 
 
 def findings_of(a: Any, b: Any) -> tuple[Finding, ...]:
-    """What two Measurements say besides their figures: what is missing in one, on what they differ."""
+    """What Measurements say besides their figures: what is missing in one."""
+    text = "its file is not whole: what is missing may not be missing at random"
+    return tuple(
+        Finding("few_runs", label, text) for label, one in (("a", a), ("b", b)) if isinstance(one, Measurement) and one.partial
+    )
+
+
+def unlike(a: Arm, b: Arm) -> tuple[Finding, ...]:
+    """What two arms of Measurements differ in besides their figures: the work that was done, and on what."""
     found = []
-    for label, one in (("a", a), ("b", b)):
-        if isinstance(one, Measurement) and one.partial:
-            found.append(Finding("few_runs", label, "its file is not whole: what is missing may not be missing at random"))
-    if isinstance(a, Measurement) and isinstance(b, Measurement) and a.provenance and b.provenance:
-        told = [_of_both(text) for text in differences(a.provenance.identity, b.provenance.identity)]
+    if a.work and b.work and a.work != b.work:
+        found.append(Finding("states", "", f"they did not do the same: {a.label} is of {a.work}, {b.label} of {b.work}"))
+    if a.provenance and b.provenance:
+        told = [_of_both(text, a.label, b.label) for text in differences(a.provenance.identity, b.provenance.identity)]
         more = f"; and {len(told) - _DIFFERENCES} more" if len(told) > _DIFFERENCES else ""
         if told:
             found.append(Finding("states", "", f"they were not measured on the same: {'; '.join(told[:_DIFFERENCES])}{more}"))
     return tuple(found)
 
 
-def _of_both(text: str) -> str:
+def _of_both(text: str, a: str, b: str) -> str:
     """``driver: '580' here, '570' in the file`` is of a and b."""
     name, _, value = text.removesuffix(" in the file").rpartition(" here, ")
-    return f"{name} in a, {value} in b"
+    return f"{name} in {a}, {value} in {b}"
 
 
-def _iterations(by_rank: tuple[Any, ...]) -> tuple[float, ...]:
-    """Those of the rank whose median is the largest: a call is done when the last rank has it."""
+NEGATIVE = "single samples are not above 0, since what compute kernels take alone is subtracted"
+UNSEEN = "no time is left when that of the compute kernels beside it is subtracted: measure back_to_back, or a larger tensor"
+
+
+def iterations_of(by_rank: Sequence[Samples]) -> tuple[float, ...]:
+    """Those of the rank whose median is the largest: a call is done when the last rank has it.
+
+    A compute kernel's time that is subtracted may have been the longer one now and then, where its host had other things to do. No ratio is
+    made of such a sample; the median, which is what counts, holds it as it is, and then stands alone.
+    """
     slowest = max(by_rank, key=median)
-    return tuple(slowest.tolist())
+    return tuple(slowest.tolist()) if bool((slowest > 0).all()) else (float(median(slowest)),)
 
 
 def _moment(cell: Cell, place: int) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from .._show.page import Block, Line, items, to_text
+from .._shown import Shown
 from .arm import Arm
 
 Better = Literal["higher", "lower"]
@@ -35,7 +36,7 @@ class Word(str, enum.Enum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class Finding(Shown):
     """Something that must be known with the answer."""
 
     kind: str
@@ -43,6 +44,11 @@ class Finding:
     arm: str
     """The label of the arm that it is about; "" where it is about both."""
     text: str
+
+    @property
+    def line(self) -> str:
+        """The text, behind the arm's label where it does not begin with it."""
+        return f"{self.arm}: {self.text}" if self.arm and not self.text.startswith(f"{self.arm} ") else self.text
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,10 +102,7 @@ class Verdict:
         from .figures import figure_blocks
 
         blocks: list[Block] = [Line(self.sentence, "answer"), Line(self.reason)]
-        told = (
-            f"{one.arm}: {one.text}" if one.arm and not one.text.startswith(f"{one.arm} ") else one.text for one in self.findings
-        )
-        blocks += items("Found", told)
+        blocks += items("Found", (one.line for one in self.findings))
         return [*blocks, *figure_blocks(self)] if verbose else blocks
 
     def _repr_html_(self) -> str:

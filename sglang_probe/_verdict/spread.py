@@ -22,7 +22,7 @@ from .shape import outliers
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_ALPHA, _ALPHA_EQUAL, _EQUAL = 0.2, 0.01, 1.25
+_ALPHA, _ALPHA_EQUAL, _EQUAL = 0.5, 0.01, 1.25
 """Of the F test that lets Welch's interval in; and where the larger arm has at most so many times the processes of the other: there a rank
 test is hardly wrong, and arms that a few disturbed runs made unlike would pay for it."""
 _NOTHING = 1e-9

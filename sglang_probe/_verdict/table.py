@@ -23,6 +23,7 @@ _PROCESS = ("process", "proc", "pid", "run", "repeat", "process_set")
 _ORDER = ("order", "place")
 _BLOCK = ("block", "blocks", "pair")
 _BYTES = 256 << 20
+_EXPERIMENT = '{"format":"sglang_probe experiment"'
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,10 @@ def _rows(path: Path, label: str) -> tuple[list[str], list[Row]]:
     if not lines:
         raise InputError(label, str(path), "it has no figures")
     first = lines[0][1]
+    if first.lstrip().startswith(("{", "[")):
+        ours = "an experiment of `ab` or `noise` has an answer of its own: probe.AbResult.read(path), or NoiseResult's"
+        remedy = ours if first.startswith(_EXPERIMENT) else "this is JSON: give its figures, as 89.2,94.1, or a CSV file"
+        raise InputError(label, str(path), remedy)
     mark = max(",;\t", key=first.count)
     try:
         rows = [

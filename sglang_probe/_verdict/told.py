@@ -14,7 +14,7 @@ from .drift import as_given, neighbours
 from .nouns import Finding
 from .ranks import LEAST
 from .within import findings_within
-from .words import figure, mode_text, percent, runs
+from .words import figure, in_turn, mode_text, percent, runs
 
 if TYPE_CHECKING:
     from .judge import Evidence, Side
@@ -84,9 +84,8 @@ def _time(e: Evidence) -> list[Finding]:
         taken = "the blocks take it out" if e.interleaved else f"in this order that makes about {made} % of a difference"
         text = f"figures went {way} by about {moved} % from first to last (p = {drift.p:.2g}); {taken}"
         found.append(Finding("drift", "", text))
-    if drift.separate and not e.interleaved:
-        first, second = (e.a.arm.label, e.b.arm.label) if drift.apart > 0 else (e.b.arm.label, e.a.arm.label)
-        text = f"{first} was measured before {second}: what happened to the machine in between looks like a difference; interleave them"
+    if e.one_after_other:
+        text = f"{in_turn(e)}: what happened to the machine in between looks like a difference; interleave them"
         found.append(Finding("drift", "", text))
     return found
 

@@ -14,7 +14,7 @@ import numpy as np
 from .._types import InputError
 from .arm import arm
 from .judge import Error, judge
-from .measured import findings_of, opened
+from .measured import findings_of, opened, unlike
 from .nouns import Better, Finding, Verdict, Word
 from .units import better_of, in_one_unit, known
 
@@ -58,8 +58,9 @@ def verdict(
     from two one-sided tests (Schuirmann, A comparison of the two one-sided tests procedure, 1987), and the interval is that of the
     test which gave the word; see ``ranks.py`` for sources. Where the arms spread unlike, it is widened to where Welch's ends
     (``spread.py``). SAME is of the middle of the runs, and, where runs lie in two modes, of how many lie in each. Where both arms were run
-    in blocks whose order was drawn at random, they are compared within blocks, so that what drifts cancels out. A verdict that is asked for
-    again after every new run is wrong more often than it says: `ab` accounts for its looks.
+    in blocks whose order was drawn at random, they are compared within blocks, so that what drifts cancels out; where it is known when each
+    run was made, and there are no blocks, the interval is widened to what a drift or a random walk may have made of it (``walk.py``). A
+    verdict that is asked for again after every new run is wrong more often than it says: `ab` accounts for its looks.
 
     Raises InputError, which names what is wrong, for figures that are not above 0, for units that differ, and where ``better`` must be
     said.
@@ -73,7 +74,7 @@ def verdict(
     if one.label == other.label:
         one, other = replace(one, label=f"{one.label} (a)"), replace(other, label=f"{other.label} (b)")
     one, other, turned = in_one_unit(one, other, unit)
-    notes = (*findings_of(a, b), *((Finding("units", "", turned),) if turned else ()))
+    notes = (*unlike(one, other), *findings_of(a, b), *((Finding("units", "", turned),) if turned else ()))
     alpha = 1 - checked_fraction("confidence", confidence, 0.5)
     limit = checked_fraction("margin", margin, 0.0)
     return judge(one, other, direction(better, one.unit), limit, Error(1 - alpha, alpha), notes)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from .arm import UTC
 from .nouns import Word
 from .ranks import LEAST
 from .runs import MOST
@@ -33,8 +34,11 @@ def figure(value: float) -> str:
 
 
 def _digits(e: Evidence) -> int:
-    ends = [abs(math.expm1(end)) for end in (e.effect, e.low, e.high) if math.isfinite(end)]
-    return 1 if max(ends) >= 0.01 else 2 if max(ends) >= 0.001 else 3
+    """So many that small ends are no zeros, and the ends of a narrow interval differ."""
+    ends = [math.expm1(end) for end in (e.effect, e.low, e.high) if math.isfinite(end)]
+    largest = max(map(abs, ends))
+    wide = max(ends) - min(ends) or largest
+    return 1 if largest >= 0.01 and wide >= 0.001 else 2 if largest >= 0.001 and wide >= 1e-4 else 3
 
 
 def _by(e: Evidence) -> str:
@@ -161,13 +165,33 @@ def reason(e: Evidence) -> str:
     """Why this word; of UNDECIDED, what would change it."""
     if e.word is Word.SAME:
         real = f"; there is a difference ({_p(e)}), and it is smaller than what counts" if e.differs else ""
-        return (
-            f"two one-sided tests at {_level(e.error.alpha)} each put it inside {_level(e.margin)} either way, {_counts(e)}{real}"
-        )
+        inside = f"two one-sided tests at {_level(e.error.alpha)} each put it inside {_level(e.margin)} either way"
+        return f"{inside}, {_counts(e)}{real}{_order(e)}"
     if e.word is not Word.UNDECIDED:
         new = "what only some runs of one arm do is no single number; " if _new(e) else ""
-        return f"{new}{_separation(e)}{_p(e)}, where {_allowed(e)} was allowed; {_counts(e)}"
+        return f"{new}{_separation(e)}{_p(e)}, where {_allowed(e)} was allowed; {_counts(e)}{_order(e)}"
     return _undecided(e)
+
+
+def _order(e: Evidence) -> str:
+    """What the word does not know, or has allowed for."""
+    if e.one_after_other:
+        return f"; {in_turn(e)}, and the interval allows for a drift"
+    return "" if e.interleaved or e.drift is not None else "; their order in time is not known, and a drift would look the same"
+
+
+def in_turn(e: Evidence) -> str:
+    """``a was measured before b``; where clocks tell, how long before."""
+    assert e.drift is not None
+    one, other = (e.a.arm, e.b.arm) if e.drift.apart > 0 else (e.b.arm, e.a.arm)
+    pause = (min(other.order) - max(one.order)) / 1e6 if one.clock == UTC else 0.0
+    long = next((f"{pause / size:,.0f} {name}" for name, size in _PAUSES if pause >= 2 * size), "")
+    return f"{one.label} was measured {f'{long} ' if long else ''}before {other.label}"
+
+
+_LEAST_P = 1e-300
+"""Below, a float ends."""
+_PAUSES = (("days", 86400.0), ("h", 3600.0), ("min", 60.0))
 
 
 _WHY = {
@@ -183,8 +207,7 @@ _WHY = {
 def _undecided(e: Evidence) -> str:
     if e.why == "drift":
         assert e.drift is not None
-        first, second = (e.a.arm.label, e.b.arm.label) if e.drift.apart > 0 else (e.b.arm.label, e.a.arm.label)
-        order = f"{first} was measured before {second}" if e.drift.separate else "the arms were not interleaved evenly"
+        order = in_turn(e) if e.drift.separate else "the arms were not interleaved evenly"
         if e.drift.shows:
             moved = percent(abs(math.expm1(e.drift.whole)))
             drift = f"within the arms figures moved by about {moved} % from first to last (p = {e.drift.p:.2g})"
@@ -214,7 +237,7 @@ def _allowed(e: Evidence) -> str:
 
 
 def _p(e: Evidence) -> str:
-    return f"p = {e.p:.2g}"
+    return f"p = {e.p:.2g}" if e.p >= _LEAST_P else f"p < {_LEAST_P:g}"
 
 
 def _counts(e: Evidence) -> str:
@@ -237,6 +260,7 @@ def method(e: Evidence) -> str:
     looks = f", {_allowed(e)} spent" if e.error.looks > 1 else ""
     test = f"{e.design.name} test, {how}, on logarithms of one median a process"
     wider = ", widened to where Welch's ends, as the arms spread unlike" if e.spread.unlike else ""
+    wider += ", widened to what a drift and a random walk may have made of it, by the order of the runs" if e.timed else ""
     if e.across:
         test += "; so few pairs decide only where all runs of one arm lie beyond all of the other (Mann-Whitney)"
     return f"{test}; Hodges-Lehmann estimate and the interval of that test{wider}{looks}; SAME by two one-sided tests"

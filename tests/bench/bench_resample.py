@@ -3,11 +3,12 @@
     python tests/bench/bench_resample.py --captured one_shot.jsonl --eager nccl.jsonl --out resample.json
     ... --captured-cell "one_shot captured native back_to_back 16KiB"       where a file has more than one call
 
-Several files of one call are taken together: at least 60 process sets of each, one figure a set. Alike: random splits of all sets into two
-arms, and of smaller parts of them. Planted: b's figures are made slower; a first experiment of few runs an arm, as `verdict` sees it, or of
-equal arms, as `noise` does, asks for a number of runs; so many are drawn anew, with replacement, and judged. Both arms always come from one
-pool, so a drift over the hours of measuring is noise here, as it is in arms that are interleaved.
-Invariant: seeds are fixed; a rate over its limit, or too few processes, ends the run with status 1. Two minutes at most.
+One of --captured and --eager will do; both may be cells of one file. Several files of one call are taken together: at least 60 process
+sets of each, one figure a set. Alike: random splits of all sets into two arms, and of smaller parts of them. Planted: b's figures are made
+slower (by 2 and 10 % captured, 20 % eager); a first experiment of few runs an arm, as `verdict` sees it, or of equal arms, as `noise` does,
+asks for a number of runs; so many are drawn anew, with replacement, and judged. Both arms always come from one pool, so a drift over the
+hours of measuring is noise here, as it is in arms that are interleaved.
+Invariant: seeds are fixed; a rate over its limit, or too few processes, ends the run with status 1. Some minutes at most.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ import sglang_probe as probe
 from sglang_probe._verdict.arm import Arm, arm
 from sglang_probe._verdict.figures import values_of
 from sglang_probe._verdict.judge import Error, judge
-from sglang_probe._verdict.ranks import of_pairs
+from sglang_probe._verdict.ranks import Design, of_pairs, of_two_samples
+from sglang_probe._verdict.runs import MOST as MILLION
 from sglang_probe._verdict.runs import bound, needed
 from sglang_probe._verdict.verdict import Verdict, Word
 
@@ -41,8 +43,9 @@ FIRST = (5, 10)
 """Runs an arm of a first experiment: of `verdict`, and of `noise`, whose default that is."""
 PARTS = (5, 10)
 """Runs an arm of small splits, besides half of all."""
-MOST = 2000
-"""Runs an arm above which nothing is drawn, and the resample counts as not found."""
+MOST, WHOLE = 50_000, 200
+"""Runs an arm above which nothing is drawn, and the resample counts as not found; and up to which all that a verdict looks at is looked at:
+beyond, the test alone, which is all that so many have to say."""
 PLANTED = {"captured": (0.02, 0.10), "eager": (0.20,)}
 COLUMNS = {"captured": "device_us", "eager": "elapsed_us"}
 
@@ -53,6 +56,8 @@ class Pool:
 
     name: str
     cell: str
+    on: str
+    """The ranks, and the machine that the file names."""
     column: str
     files: tuple[str, ...]
     figures: Floats
@@ -85,15 +90,32 @@ class Found:
     wrong: float
     """Share of FASTER."""
     resamples: int
+    undrawn: float
+    """Share in which more runs were asked for than are drawn here: not found."""
 
 
 def pool_of(name: str, files: Sequence[str], cell: str | None, column: str) -> Pool:
     """Raises InputError where a file has not this call, or is no measurement file."""
-    arms = [arm(Path(file), label=name, cell=cell, column=column) for file in files]
-    cells = {one.origin.partition(": ")[2] for one in arms}
-    if len(cells) > 1:
-        raise probe.InputError("files", ", ".join(files), f"they are of different calls: {'; '.join(sorted(cells))}")
-    return Pool(name, cells.pop(), column, tuple(files), np.array([value for one in arms for value in values_of(one)]))
+    measurements = [probe.Measurement.read(file) for file in files]
+    arms = [arm(one, label=name, cell=cell, column=column) for one in measurements]
+    for what, told in (
+        ("calls", {one.origin.partition(": ")[2].partition(f", {column}")[0] for one in arms}),
+        ("machines", {ranks_of(one) for one in measurements}),
+    ):
+        if len(told) > 1:
+            raise probe.InputError("files", ", ".join(files), f"they are of different {what}: {'; '.join(sorted(told))}")
+        if what == "calls":
+            call = told.pop()
+    on = ranks_of(measurements[0])
+    return Pool(name, call, on, column, tuple(files), np.array([value for one in arms for value in values_of(one)]))
+
+
+def ranks_of(measurement: probe.Measurement) -> str:
+    """``2 GPU ranks, NVIDIA H200, NVIDIA H200``; where they shared one, that they did, and that it is a trial."""
+    first, provenance, ordinals = measurement.cells[0], measurement.provenance, tuple(measurement.plan.get("ordinals", ()))
+    shared = ", sharing GPUs: a trial, which says nothing of a cost" if len(set(ordinals)) < len(ordinals) else ""
+    machine = "" if provenance is None else str(provenance).partition(";")[0]
+    return f"{first.world_size} {'GPU' if first.device == 'gpu' else 'CPU'} ranks{shared} ({machine or 'no machine is named'})"
 
 
 def said(a: Floats, b: Floats, paired: bool = False) -> Verdict:
@@ -131,6 +153,7 @@ def planted_in(pool: Pool, effect: float, splits: int) -> list[Found]:
             Found(
                 *(pool.name, effect, f"{by}, {first} runs an arm", float(np.median(asked)), float(np.quantile(asked, 0.9))),
                 *(words.count(Word.SLOWER) / splits, words.count(Word.FASTER) / splits, splits),
+                sum(runs > MOST for runs in asked) / splits,
             )
         )
     return found
@@ -138,18 +161,11 @@ def planted_in(pool: Pool, effect: float, splits: int) -> list[Found]:
 
 def _by_verdict(draw: np.random.Generator, figures: Floats, effect: float, first: int) -> tuple[Word, int]:
     """Its own word where that is one; else that of so many fresh runs as it asks for."""
-    seen = _drawn(draw, figures, effect, first)
+    seen = said(*_drawn(draw, figures, effect, first))
     if seen.word is not Word.UNDECIDED:
         return seen.word, first
-    runs = seen.runs_needed
-    if runs is None or runs > MOST:
-        return Word.UNDECIDED, MOST if runs is None else runs
-    return _drawn(draw, figures, effect, runs).word, runs
-
-
-def _drawn(draw: np.random.Generator, figures: Floats, effect: float, runs: int, paired: bool = False) -> Verdict:
-    a, b = draw.choice(figures, (2, runs))
-    return said(a, b * (1 + effect), paired)
+    runs = MILLION if seen.runs_needed is None else seen.runs_needed
+    return _word(draw, figures, effect, runs, paired=False), runs
 
 
 def _by_noise(draw: np.random.Generator, figures: Floats, effect: float, first: int) -> tuple[Word, int]:
@@ -157,15 +173,33 @@ def _by_noise(draw: np.random.Generator, figures: Floats, effect: float, first: 
     a, b = np.log(draw.choice(figures, (2, first)))
     spread = bound(float(np.sqrt(np.mean((b - a) ** 2) / 2)), first)
     runs = needed(math.log1p(effect), spread, alpha=ALPHA, margin=None, paired=True)
+    return _word(draw, figures, effect, runs, paired=True), runs
+
+
+def _drawn(draw: np.random.Generator, figures: Floats, effect: float, runs: int) -> tuple[Floats, Floats]:
+    a, b = draw.choice(figures, (2, runs))
+    return a, b * (1 + effect)
+
+
+def _word(draw: np.random.Generator, figures: Floats, effect: float, runs: int, paired: bool) -> Word:
+    """Of so many runs."""
     if runs > MOST:
-        return Word.UNDECIDED, runs
-    if runs <= 200:
-        return _drawn(draw, figures, effect, runs, paired=True).word, runs
-    one, other = np.log(
-        draw.choice(figures, (2, runs))
-    )  # the interval alone: the rest takes long, and has nothing to say of so many
-    interval = of_pairs(other - one + math.log1p(effect)).interval(ALPHA / 2)
-    return (Word.SLOWER if interval.low > 0 else Word.FASTER if interval.high < 0 else Word.UNDECIDED), runs
+        return Word.UNDECIDED
+    a, b = _drawn(draw, figures, effect, runs)
+    if runs <= WHOLE:
+        return said(a, b, paired).word
+    a, b = np.log(a), np.log(b)
+
+    def counts(shift: float) -> tuple[Design, int, int]:
+        """Of the differences by which b lies above a and ``shift``: at or below 0, at or above 0. An end of the interval lies beyond
+        ``shift`` where they are few."""
+        found = of_pairs(b - a - shift) if paired else of_two_samples(a + shift, b)
+        return found.design, *found.counts()
+
+    (design, below, above), limit = counts(0.0), math.log1p(MARGIN)
+    if max(design.tail(counts(-limit)[1]), design.tail(counts(limit)[2])) <= ALPHA:
+        return Word.SAME
+    return Word.UNDECIDED if design.p(below, above) > ALPHA else Word.SLOWER if above > below else Word.FASTER
 
 
 def checks_of(pools: Sequence[Pool], splits: Sequence[Split], planted: Sequence[Found]) -> list[Check]:
@@ -175,18 +209,21 @@ def checks_of(pools: Sequence[Pool], splits: Sequence[Split], planted: Sequence[
         limit = ALPHA + 2 * math.sqrt(ALPHA * (1 - ALPHA) / split.splits)
         checks.append(Check(f"{split.pool}, {split.runs} runs an arm: FASTER or SLOWER of alike", split.different, limit))
     for one in planted:
-        checks.append(Check(f"{one.pool}, {one.planted:.0%} planted, by {one.asked_by}: found", one.found, POWER, at_most=False))
+        beyond = f" (over {MOST:,} runs were asked for, and not drawn, in {one.undrawn:.0%})" if one.undrawn else ""
+        what = f"{one.pool}, {one.planted:.0%} planted, by {one.asked_by}: found{beyond}"
+        checks.append(Check(what, one.found, POWER, at_most=False))
     return checks
 
 
 def tables(pools: Sequence[Pool], splits: Sequence[Split], planted: Sequence[Found]) -> list[Table]:
     """Three: what there is, what was said of equal arms, what was found."""
-    there = Table("call", "figure", "processes", "median", "CV", "least", "most", title="Fresh processes")
+    on = "; ".join(sorted({one.on for one in pools}))
+    there = Table("call", "figure", "processes", "median", "CV", "least", "most", title=f"Fresh processes: {on}")
     for one in pools:
         values = one.figures
         ends = (f"{value:.4g} us" for value in (values.min(), values.max()))
-        cv = f"{100 * values.std(ddof=1) / values.mean():.2g} %" if len(values) > 1 else "-"
-        there.add_row(one.cell, one.column, str(len(values)), f"{np.median(values):.4g} us", cv, *ends)
+        cv = f"{100 * values.std(ddof=1) / values.mean():.3g} %" if len(values) > 1 else "-"
+        there.add_row(f"{one.name}: {one.cell}", one.column, str(len(values)), f"{np.median(values):.4g} us", cv, *ends)
     alike = Table("call", "runs an arm", "FASTER or SLOWER", "SAME", title="Random splits into two arms (resampled)")
     for split in splits:
         alike.add_row(split.pool, str(split.runs), percent(split.different), percent(split.same))

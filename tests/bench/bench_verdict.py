@@ -13,7 +13,7 @@ import argparse
 import math
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from scipy import stats
+from verdict_in_turn import in_turn
 from verdict_noise import KINDS, POWERS, QUIET, Check, Floats, Noise, iterations, percent
 from verdict_unlike import unlike
 
@@ -285,36 +286,6 @@ def sequential(plan: Plan, noise: Noise, scale: float, effect: float, trials: in
         final[now], ended[now] = word[now], look
         done |= now
     return float((final == 1).mean()), float((final == -1).mean()), float((final == 2).mean()), float(ended.mean())
-
-
-def in_turn(trials: int, slack: float = 0.0) -> tuple[Table, list[Check]]:
-    """One arm after the other on a machine that drifts by as much as it is noisy: with its order known, and by the figures alone."""
-    table = Table(
-        *("runs an arm", "drift over all", "false alarms", "without the order", "10 % found"),
-        title=f"One arm after the other, noise 3 %, {trials:,} experiments",
-    )
-    checks = []
-    for runs in track((5, 8, 12, 20), "one after the other", transient=True):
-        for drift in (0.0, 0.05, 0.1, 0.2):
-            draw = np.random.default_rng([runs, round(100 * drift)])
-            wrong = bare = found = 0
-            for _ in range(trials):
-                logs = np.linspace(0, drift, 2 * runs) + 0.03 * draw.standard_normal(2 * runs)
-                wrong += _different(*_ordered(logs[:runs], logs[runs:]))
-                bare += _different(*arms(KINDS[0], logs[:runs], logs[runs:]))
-                found += _different(*_ordered(logs[:runs], logs[runs:] + math.log(1.1)))
-            checks.append(Check(f"one after the other: {runs} runs, drift {drift:.0%}", wrong / trials, LIMIT + slack))
-            table.add_row(str(runs), f"{drift:.0%}", *(percent(count / trials) for count in (wrong, bare, found)))
-    return table, checks
-
-
-def _ordered(a: Floats, b: Floats) -> tuple[Arm, Arm]:
-    one, other = arms(KINDS[0], a, b)
-    return replace(one, order=tuple(range(len(a)))), replace(other, order=tuple(range(len(a), len(a) + len(b))))
-
-
-def _different(a: Arm, b: Arm) -> bool:
-    return str(judge(a, b, "higher", MARGIN, Error(1 - ALPHA, ALPHA)).word) in ("FASTER", "SLOWER")
 
 
 SHAPES: dict[str, Callable[[np.random.Generator, tuple[int, int]], Any]] = {
