@@ -17,13 +17,14 @@ from ._decision import Decision
 from ._facts import DTYPE_BYTES, SIZE_MAX, check_dtype, pack_call, pack_facts
 from ._releases import Release, resolve
 from ._route import check_group, context_bits, route
+from ._shown import Reported, Shown
 from ._types import Call, Group, InputError, Path
 
 _FALLBACKS = {Path.PYNCCL_IN_PLACE, Path.PYNCCL_OUT_OF_PLACE, Path.TORCH_DISTRIBUTED, Path.RAISES}
 
 
 @dataclass(frozen=True)
-class Band:
+class Band(Shown):
     """One range of sizes, both ends included, on which everything is the same."""
 
     first_bytes: int
@@ -64,7 +65,7 @@ class Band:
 
 
 @dataclass(frozen=True, repr=False)
-class Bands:
+class Bands(Reported):
     """All bands of one group, context, dtype and release, smallest first."""
 
     sglang: str
@@ -112,6 +113,12 @@ class Bands:
         from ._show.render import bands_html
 
         return bands_html(self)
+
+    def picture(self, *, dark: bool = False) -> Any:
+        """A matplotlib Figure: where each size goes."""
+        from ._show.strips import picture
+
+        return picture(self, dark)
 
 
 def _key(decision: Decision) -> tuple[object, ...]:

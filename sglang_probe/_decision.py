@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from ._shown import Shown
 from ._types import Fact, FrozenMap, Path
 
 Op = Literal["in_place", "out_of_place"]
 
 
 @dataclass(frozen=True)
-class Stop:
+class Stop(Shown):
     """One reason for which a communicator does not take a tensor."""
 
     name: str
@@ -29,7 +30,7 @@ class Stop:
 
 
 @dataclass(frozen=True)
-class Gate:
+class Gate(Shown):
     """What one communicator answers for this tensor."""
 
     name: str
@@ -51,7 +52,7 @@ class Gate:
 
 
 @dataclass(frozen=True)
-class Blocked:
+class Blocked(Shown):
     """A better rule that did not fire, and all that stops it."""
 
     rule: str

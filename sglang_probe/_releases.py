@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Literal
 
 from . import _core
+from ._shown import Shown
 from ._types import InputError
 
 RULESETS: tuple[str, ...] = tuple(row[0] for row in _core.rulesets())
@@ -24,7 +25,7 @@ FIRST = "0.4.1.post7"
 
 
 @dataclass(frozen=True)
-class Release:
+class Release(Shown):
     """A revision of SGLang that the router can answer for."""
 
     name: str

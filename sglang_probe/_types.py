@@ -1,5 +1,5 @@
 """The nouns of the public API: facts, groups, calls, models, servers. Every other module imports them; they import only the core, whose
-exceptions are the package's.
+exceptions are the package's, and what shows a noun in a notebook.
 
 Invariant: a fact never travels without its origin (given, found or assumed), so an answer can always print what it rests on.
 """
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from ._core import ProbeError, ProbeUnavailable
+from ._shown import Shown
 
 __all__ = [  # the two exceptions too: they are made by the core, and belong to the nouns
     "Call",
@@ -99,7 +100,7 @@ class FrozenMap(Mapping[K, V_co]):
 
 
 @dataclass(frozen=True)
-class Fact:
+class Fact(Shown):
     """One thing that a gate may ask: its value, and where it comes from."""
 
     value: int
@@ -108,7 +109,7 @@ class Fact:
 
 
 @dataclass(frozen=True)
-class Group:
+class Group(Shown):
     """A process group as SGLang's GroupCoordinator sees it. ``facts`` holds what is known; all else is a default, printed as assumed.
 
     Made by ``Group.make(world_size=8, arch=90, full_nvlink=True, ...)``; field names are those of ``_core.FACTS``.
@@ -145,7 +146,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Call:
+class Call(Shown):
     """One all-reduce: where it is made, on which group, and its tensor ([tokens, hidden], or plain ``nbytes``)."""
 
     nbytes: int
@@ -164,7 +165,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(Shown):
     """What of a model decides its all-reduces. From a preset or a Hugging Face config.json."""
 
     name: str
@@ -182,7 +183,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Setting:
+class Setting(Shown):
     """One server argument after SGLang's own defaults and implied settings were applied."""
 
     value: Any
@@ -192,7 +193,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Fusion:
+class Fusion(Shown):
     """Whether all-reduce + residual + norm are fused in this server, and up to how many tokens."""
 
     enabled: bool
@@ -204,7 +205,7 @@ class Fusion:
 
 
 @dataclass(frozen=True)
-class Server:
+class Server(Shown):
     """A server as its launch line, log or URL describes it, resolved for one release."""
 
     sglang: str

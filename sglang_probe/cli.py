@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -41,9 +42,16 @@ _EPILOG = """examples:
 
 
 _KEYWORD = re.compile(
-    r"\b(sglang|model|gpu|gpus|link|nodes|context|batch|draft_tokens|launch|log|url|api_key|unit|better|cell|column|margin|confidence"
+    r"\b(sglang|sglang_before|sglang_after|model|gpu|gpus|link|nodes|context|batch|draft_tokens|launch|log|url|api_key|unit|better|cell|column|margin|confidence"
     r"|accepted)=(['\"]?)([^'\"\s]+)\2"
 )
+
+
+REPORTED = frozenset(
+    ("step", "route", "bands", "dispatch", "reach", "diff", "history", "bisect", "conform", "check")
+    + ("verdict", "ab", "noise", "explain")
+)
+"""Commands whose answer can be a report."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -104,20 +112,37 @@ def build_parser() -> Parser:
         _cli_dump,
     ):
         module.add_parsers(commands)
-    for command in commands.choices.values():
+    for name, command in commands.choices.items():
+        if name in REPORTED:
+            command.add_argument("--report", metavar="FILE.html", help="write one HTML file too that holds everything")
         command.add_argument("--json", action="store_true", help="print only JSON")
         command.add_argument("-v", "--why", dest="verbose", action="store_true", help=command.verbose_text)
     return parser
 
 
-def show(args: argparse.Namespace, data: Any, page: Page) -> None:
-    """The one way to stdout: JSON or a page, whole or not at all."""
+def show(args: argparse.Namespace, data: Any, page: Page, result: Any = None) -> None:
+    """The one way to stdout: JSON or a page, whole or not at all. Before it, where it is asked for, into a report.
+
+    `data` may be a function that makes it; `result` is what the report's picture is drawn of.
+    """
+    report = getattr(args, "report", None)
+    if callable(data):
+        data = data() if args.json or report is not None else None
+    if report is not None:
+        from . import _report
+
+        _report.write_page(args.command, page, data, report, command=command_line(args), result=result)
     if args.json:
         sys.stdout.write(json.dumps(data, indent=2) + "\n")
         return
     from ._show.page import print_page
 
     print_page(page)
+
+
+def command_line(args: argparse.Namespace) -> str:
+    """What was typed; "" where nothing was: the command was called by a program."""
+    return shlex.join(["sglang-probe", *args.argv]) if getattr(args, "argv", None) else ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -140,6 +165,10 @@ def _main(argv: Sequence[str] | None) -> int:
         if args.command is None:
             parser.print_help(sys.stderr)
             return 2
+        if getattr(args, "report", None) is not None:  # before anything is asked or measured for it
+            from . import _report
+
+            _report.check_name(args.report, "report")
         status: int = args.run(args)
         sys.stdout.flush()
         return status

@@ -1,4 +1,4 @@
-"""For notebooks: toggles around one Decision and around one proof, and the pictures of _show/. Imported by notebooks only.
+"""For notebooks: toggles around one step, one Decision and one proof, and the pictures of _show/. Imported by notebooks only.
 
 ipywidgets and matplotlib are loaded where they are used (the extra ``notebook`` brings them).
 Invariant: what a toggle shows is what the public function answers; nothing is decided here.
@@ -6,19 +6,21 @@ Invariant: what a toggle shows is what the public function answers; nothing is d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
-from ._facts import SIZE_MAX
-from ._releases import RELEASES, newest, resolve
-from ._route import CONTEXTS, PATHS, RULES, route
-from ._server.hardware import GPUS, gpu_by_name
+from ._proof.ask import reach
+from ._proof.space import CONDITIONS, VALUES
+from ._releases import newest, resolve
+from ._route import dispatch, route
+from ._server.hardware import gpu_by_name
 from ._show.against import against
 from ._show.against_result import Against
 from ._show.figures import CAPTION, STYLES, Picture, band_columns, bands_figure, history_figure
 from ._show.latency import latency_figure
-from ._show.render import decision_html
-from ._types import Call, FrozenMap, Group, InputError, ProbeUnavailable
+from ._show.toggles import ANY, CONTROLS, Control, Question, Rows, Said, toggles
+from ._show.toggles_step import which_step
+from ._types import Call, Group
 
 __all__ = [
     "Against",
@@ -33,20 +35,8 @@ __all__ = [
     "latency_figure",
     "machine",
     "which_path",
+    "which_step",
 ]
-
-# -------------------------------------------------------------------------------------------------------------------------- toggles
-
-_FLAGS = FrozenMap(
-    {
-        "own_custom": "custom all-reduce",
-        "own_torch_symm_mem": "--enable-torch-symm-mem",
-        "own_mscclpp": "--enable-mscclpp",
-        "has_mscclpp": "mscclpp imports",
-        "symm_mem": "--enable-symm-mem",
-        "multicast": "multicast",
-    }
-)
 
 
 def machine(gpu: str = "h200", link: str | None = None, world_size: int = 8, **facts: int | bool) -> Group:
@@ -63,106 +53,50 @@ def machine(gpu: str = "h200", link: str | None = None, world_size: int = 8, **f
     return group.with_facts("given", "", **facts)
 
 
+_FACTS = {
+    "own_custom": True,
+    "own_torch_symm_mem": False,
+    "own_mscclpp": False,
+    "has_mscclpp": False,
+    "own_pynccl": True,
+    "symm_mem": False,
+    "multicast": True,
+}
+
+
 def which_path(
     *, sglang: str | None = None, gpu: str = "h200", context: str = "capture", world_size: int = 8, nbytes: int = 43008
 ) -> Any:
-    """Toggles (release, context, GPU, link, world size, bytes, flags) around one Decision with its reasons: an ipywidgets box."""
-    try:
-        import ipywidgets as widgets
-    except ImportError:
-        raise ProbeUnavailable("no ipywidgets here: pip install 'sglang_probe[notebook]'") from None
+    """Toggles (release, context, GPU, link, ranks, bytes, communicators) around one Decision with its reasons: an ipywidgets box."""
     start = sglang or newest()
     resolve(start)
-    style = {"description_width": "initial"}
-    controls: dict[str, Any] = {
-        "sglang": widgets.Dropdown(options=tuple(reversed(RELEASES)), value=start, description="SGLang", style=style),
-        "context": widgets.Dropdown(options=tuple(CONTEXTS), value=context, description="context", style=style),
-        "gpu": widgets.Dropdown(options=tuple(GPUS), value=gpu, description="GPU", style=style),
-        "link": widgets.ToggleButtons(options=("nvlink", "pcie", "xgmi"), value=gpu_by_name(gpu).link, description="link"),
-        "world_size": widgets.Dropdown(options=(1, 2, 3, 4, 6, 8, 16), value=world_size, description="ranks", style=style),
-        "nbytes": widgets.BoundedIntText(value=nbytes, min=1, max=2**31, step=16, description="bytes", style=style),
+    rows: Rows = {
+        "call": {"sglang": start, "context": context, "nbytes": nbytes},
+        "group": {"gpu": gpu, "link": None, "world_size": world_size},
+        "communicators": _FACTS,
     }
-    flags = {
-        name: widgets.ToggleButton(description=text, value=name in ("own_custom", "multicast")) for name, text in _FLAGS.items()
-    }
-    shown = widgets.HTML()
-
-    def update(_change: object = None) -> None:
-        values = {name: control.value for name, control in controls.items()}
-        facts = {name: int(flag.value) for name, flag in flags.items()}
-        shown.value = _decide(values, facts)
-
-    for control in (*controls.values(), *flags.values()):
-        control.observe(update, names="value")
-    update()
-    rows = [
-        widgets.HBox(list(controls.values())[:3]),
-        widgets.HBox(list(controls.values())[3:]),
-        widgets.HBox(list(flags.values())),
-    ]
-    return widgets.VBox([*rows, shown])
+    return toggles(rows, _call_asked)
 
 
-def _decide(values: Mapping[str, Any], facts: Mapping[str, int]) -> str:
-    """The Decision for the toggles as HTML, or the message of what cannot be."""
-    from html import escape
-
-    try:
-        group = machine(values["gpu"], values["link"], values["world_size"], **(facts if values["world_size"] > 1 else {}))
-        decision = route(Call(min(values["nbytes"], SIZE_MAX)), group, context=values["context"], sglang=values["sglang"])
-    except InputError as error:
-        return f"<b>{escape(str(error))}</b>"
-    return decision_html(decision)
-
-
-# ---------------------------------------------------------------------------------------------------------------------------- proof
-
-_ANY = "any"
+def _call_asked(values: dict[str, Any]) -> Question:
+    shape = values["gpu"], values["link"], values["world_size"]
+    facts = {name: values[name] for name in _FACTS} if values["world_size"] > 1 else {}
+    told = ", ".join([*map(repr, shape), *(f"{name}={value}" for name, value in facts.items())])
+    group = Said(machine(*shape, **facts), f"machine({told})")
+    call = Said(Call(values["nbytes"]), f"probe.Call({values['nbytes']})")
+    return Question("probe.route", route, (call, group), {"context": values["context"], "sglang": values["sglang"]})
 
 
 def can_be_reached(target: str = "piecewise_pynccl", *, sglang: str | None = None, **fixed: object) -> Any:
     """Toggles (rule or path, release, every condition: any, or one value) around one proof with its reason: an ipywidgets box."""
-    try:
-        import ipywidgets as widgets
-    except ImportError:
-        raise ProbeUnavailable("no ipywidgets here: pip install 'sglang_probe[notebook]'") from None
-    from ._proof.ask import reach
-    from ._proof.space import CONDITIONS, VALUES
-
     start = sglang or newest()
     reach(target, sglang=start, **fixed)  # type: ignore[arg-type] # conditions; what cannot be asked is refused here
-    style = {"description_width": "initial"}
-    names = list(dict.fromkeys([*RULES[1:], *map(str, PATHS)]))
-    controls: dict[str, Any] = {
-        "target": widgets.Dropdown(options=names, value=target, description="rule or path", style=style),
-        "sglang": widgets.Dropdown(options=tuple(reversed(RELEASES)), value=start, description="SGLang", style=style),
-    }
-    for name in CONDITIONS:
-        if name in VALUES:
-            options = [(_ANY, _ANY), *((str(value), value) for value in VALUES[name])]
-            value = fixed.get(name, _ANY)
-            controls[name] = widgets.Dropdown(options=options, value=value, description=name, style=style)
-    shown = widgets.HTML()
-
-    def update(_change: object = None) -> None:
-        values = {name: control.value for name, control in controls.items()}
-        shown.value = _prove(values.pop("target"), values.pop("sglang"), values)
-
-    for control in controls.values():
-        control.observe(update, names="value")
-    update()
-    boxes = list(controls.values())
-    return widgets.VBox([*(widgets.HBox(boxes[i : i + 4]) for i in range(0, len(boxes), 4)), shown])
+    names = [name for name in signature(dispatch).parameters if name in CONDITIONS and name in VALUES]
+    controls = {name: Control(name, choices=((ANY, ANY), *((str(value), value) for value in VALUES[name]))) for name in names}
+    rows: Rows = {"question": {"target": target, "sglang": start}, "conditions": {name: fixed.get(name, ANY) for name in names}}
+    return toggles(rows, _proof_asked, {**CONTROLS, **controls})
 
 
-def _prove(target: str, sglang: str, values: Mapping[str, Any]) -> str:
-    """The proof for the toggles as HTML, or the message of what cannot be asked."""
-    from html import escape
-
-    from ._proof.ask import reach
-
-    fixed = {name: value for name, value in values.items() if value != _ANY}
-    try:
-        return reach(target, sglang=sglang, **fixed)._repr_html_()
-    except InputError as error:
-        return f"<b>{escape(str(error))}</b>"
+def _proof_asked(values: dict[str, Any]) -> Question:
+    fixed = {name: value for name, value in values.items() if name != "target" and value != ANY}
+    return Question("probe.reach", reach, (values["target"],), fixed)

@@ -187,13 +187,45 @@ def test_captured_calls_stand_on_their_graphs_track_and_replays_apart(recording:
     assert {tracks[event["pid"], event["tid"]] for event in captured} == {"graph 1 bs 4, as captured"}
     assert {tracks[event["pid"], event["tid"]] for event in found if event.get("cat") == "eager"} == {
         "thread 77",
-        "on the device (sampled; drawn from the host's call on)",
+        "on the device (sampled; drawn from the host's call on, or from the end of the one before)",
     }
     (capture,) = {event["name"] for event in found if event.get("cat") == "graph" and event["ph"] == "X"}
     assert capture == "capture of bs 4"
     replays = [event for event in found if event["ph"] == "C"]
     assert [event["args"] for event in replays] == [{"replays": 50}] * 2
     assert all(event["ts"] >= max(one["ts"] for one in captured if one["pid"] == event["pid"]) for event in replays)
+
+
+def overlapping(found: list[dict[str, Any]]) -> list[str]:
+    """Slices that begin in another one of their track and end behind it: Perfetto shows none of them."""
+    tracks: dict[tuple[int, int], list[tuple[float, float, str]]] = {}
+    for event in found:
+        if event["ph"] == "X":
+            tracks.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"], event["name"]))
+    wrong = []
+    for slices in tracks.values():
+        open_ends: list[float] = []
+        for start, end, name in sorted(slices, key=lambda one: (one[0], -one[1])):
+            while open_ends and open_ends[-1] <= start + 1e-4:
+                open_ends.pop()
+            wrong += [name] if open_ends and end > open_ends[-1] + 1e-4 else []
+            open_ends.append(end)
+    return wrong
+
+
+def test_no_slice_of_a_track_overlaps_another_since_perfetto_would_drop_it(folder: Path, tmp_path: Path) -> None:
+    def busy(ring: RingWriter, rank: int) -> None:
+        for _ in range(30):  # the host is far ahead of the device
+            ring.put(1, path="custom", host_ns=4_000, device_ns=90_000 + rank)
+
+    server(folder, 1, busy)
+    found = events(written(read_recording(), tmp_path, "perfetto"))
+    on_device = [event for event in found if event["ph"] == "X" and event["tid"] != 77]
+    assert len(on_device) == 30 and {event["dur"] for event in on_device} == {90.0}
+    assert not overlapping(found)
+    assert not overlapping(events(written(probe.read_recording(example=True), tmp_path, "perfetto", replace=True)))
+    early = [event | {"ts": event["ts"] - 1} if event is on_device[1] else event for event in found]
+    assert overlapping(early) == ["custom"], "the check sees what Perfetto would drop"
 
 
 def test_ranks_share_one_time_axis(recording: Recording, tmp_path: Path) -> None:
@@ -337,6 +369,28 @@ def test_step_takes_its_costs_from_a_recording(folder: Path, tmp_path: Path, mon
     (cost,) = [call["cost"] for call in step.to_dict()["calls"][:1]]
     assert (cost["device_us"]["us"], cost["host_us"]["us"]) == (26.0, 30.0)
     assert (cost["device_us"]["pattern"], cost["device_us"]["driver"]) == ("interleaved", "engine")
+
+
+@pytest.mark.parametrize("flags", [("derived",), ()])
+def test_a_kernel_that_was_not_seen_is_found_by_its_name_and_told_for_what_it_is(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+) -> None:
+    def some(ring: RingWriter, rank: int) -> None:
+        for path, kernel in (("custom", "one_shot"), ("torch_distributed", "")):
+            ring.put(
+                9, path=path, kernel=kernel, nbytes=14336, host_ns=11_000, device_ns=7_000 + 500 * rank,
+                flags=flags if kernel else (),
+            )  # fmt: skip
+
+    server(folder, 2, some)
+    monkeypatch.setattr(recorded, "_provenance", lambda workers: cost_files.provenance())
+    costs = read_recording().write(tmp_path / "live.jsonl", "measurement")
+    notes = {cell.kernel: cell.note for cell in Measurement.read(costs).cells}
+    assert {kernel: "nobody saw it" in note for kernel, note in notes.items()} == {"one_shot": bool(flags), "": False}
+    launch = "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 2"
+    step = probe.step(launch, gpu="h200", sglang="0.5.9", context="eager", costs=costs)
+    (cost,) = [call["cost"] for call in step.to_dict()["calls"] if call["path"] == "custom"][:1]
+    assert (cost["device_us"]["us"], cost["host_us"]["us"]) == (7.5, 11.0)
 
 
 def test_a_rank_without_times_gives_no_figure_and_the_reason(folder: Path) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from pathlib import Path
@@ -26,18 +27,25 @@ def run(folder: Path) -> Any:
 
 
 def shown(cell: Any) -> str:
-    """What a reader sees of a cell: what it printed, or its page."""
+    """What a reader sees of a cell: what it printed, or its page, or the words of its picture."""
     found = []
     for output in cell["outputs"]:
         data = output.get("data", {})
-        found.append("".join(output.get("text", "") or data.get("text/html", "") or data.get("text/plain", "")))
+        words = output.get("metadata", {}).get("image/png", {}).get("alt", "")
+        found.append("".join(output.get("text", "") or words or data.get("text/html", "") or data.get("text/plain", "")))
     return "\n".join(found)
 
 
 @pytest.fixture(scope="module")
-def executed(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """Code cells of a fresh run, elsewhere than in the checkout."""
-    return notebook_outputs.code_cells(run(tmp_path_factory.mktemp("notebook")))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where it runs: elsewhere than in the checkout."""
+    return tmp_path_factory.mktemp("notebook")
+
+
+@pytest.fixture(scope="module")
+def executed(folder: Path) -> list[Any]:
+    """Code cells of a fresh run."""
+    return notebook_outputs.code_cells(run(folder))
 
 
 def one(executed: list[Any], text: str) -> str:
@@ -59,8 +67,32 @@ def test_it_finds_the_odd_call_site_and_says_why(executed: list[Any]) -> None:
         executed, "past custom"
     )
     assert "Counter({(6, 1, 'bf16', 'in_place'): 40})" in one(executed, "(odd,)")
-    why = one(executed, "decision = ")
+    why = one(executed, "decision = probe.route(probe.Call(6)")
     assert "torch_distributed | 6 bytes is not a multiple of 16" in why and "16 bytes: custom" in why
+
+
+def test_every_call_is_held_against_the_router_in_the_worker_and_from_outside(executed: list[Any]) -> None:
+    lines = one(executed, "seen[call").splitlines()
+    assert sum(int(line.split(" x ")[0]) for line in lines) == 261 and all("as expected" in line for line in lines)
+    assert (
+        "  57 x eager     as expected: ran torch_distributed, expected torch_distributed in the worker, torch_distributed here"
+        in lines
+    )
+
+
+def test_the_picture_is_there_small_and_has_words(executed: list[Any]) -> None:
+    (cell,) = [cell for cell in executed if cell["source"] == "recording.picture()"]
+    (output,) = cell["outputs"]
+    assert 10_000 < len(output["data"]["image/png"]) < 60_000
+    assert "57 x torch_distributed, eager" in shown(cell) and "522 records of 2 processes" in shown(cell)
+    assert NOTEBOOK.stat().st_size < 150_000
+
+
+def test_the_link_leads_to_a_trace_that_was_written(folder: Path, executed: list[Any]) -> None:
+    link = re.search(r"href='([^']+)'", one(executed, "FileLink"))
+    assert link and link[1] == "inside_a_worker.trace.json"
+    trace = json.loads((folder / link[1]).read_text())
+    assert sum(event["ph"] in "Xi" for event in trace["traceEvents"]) >= 522
 
 
 def test_executed_is_what_was_captured_times_its_replays(executed: list[Any]) -> None:

@@ -1,13 +1,15 @@
-"""The notebook runs from top to bottom; its toggles answer; its picture shows what bands say."""
+"""The notebook runs from top to bottom; its toggles answer; its picture shows what bands say. More of toggles: test_toggles.py."""
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
 
 import notebook_outputs
 import pytest
 from notebook_outputs import NOTEBOOK
+from toggled import controls_of
 
 import sglang_probe as probe
 from sglang_probe import InputError, Path
@@ -58,16 +60,21 @@ def test_what_the_committed_notebook_shows_is_what_a_run_gives(executed: list[An
             assert _data(ran, "text/plain") == _data(held, "text/plain"), _STALE
 
 
-def test_the_commit_is_shown_to_change_nothing_while_the_piecewise_flag_is_off(executed: list[Any]) -> None:
-    texts = [_data(cell, "text/plain") for cell in executed]
-    assert "'1,296 of 12,289 states change; with the piecewise flag off: 0'" in texts
-
-
 def test_the_proof_is_in_the_notebook_with_its_reason_and_its_count(executed: list[Any]) -> None:
     pages = [_data(cell, "text/html") for cell in executed]
     assert any("1,296 of 12,289 states change, all with piecewise=True: 648 go to" in page for page in pages)
     assert any("6,145 states walked" in page and "piecewise=False already forbids it" in page for page in pages)
     assert any("size classes over all sizes walked" in page and "because it needs piecewise=True" in page for page in pages)
+
+
+def test_the_branch_that_is_proved_unreachable_is_found_once_a_flag_allows_it(executed: list[Any]) -> None:
+    allowed = next(cell for cell in executed if "--enable-piecewise-cuda-graph" in cell["source"])
+    page = html.unescape(_data(allowed, "text/html"))
+    assert "reachable: rule piecewise_pynccl in SGLang 0be30d4" in page
+    witness = re.search(r"for instance (probe\.route\(.*?\))<", page)
+    assert witness, page
+    found = eval(witness[1])  # noqa: S307 # code of ours, as a reader would paste it
+    assert (found.rule, found.path) == ("piecewise_pynccl", Path.PYNCCL_OUT_OF_PLACE)
 
 
 def test_the_pictures_are_in_the_notebook_and_the_file_stays_small(executed: list[Any]) -> None:
@@ -78,14 +85,13 @@ def test_the_pictures_are_in_the_notebook_and_the_file_stays_small(executed: lis
 
 def test_turning_a_toggle_changes_the_answer() -> None:
     box = which_path(sglang="0be30d4", gpu="rtx-pro-6000", context="eager")
-    controls = {control.description: control for row in box.children[:3] for control in row.children}
-    shown = box.children[-1]
+    controls, shown = controls_of(box), box.children[-1]
     assert "torch_distributed:" in shown.value
     controls["context"].value = "capture"
     assert "pynccl_in_place:" in shown.value
     controls["link"].value = "nvlink"
     assert shown.value.count("custom: ") >= 1 and "pynccl_in_place:" not in shown.value
-    controls["custom all-reduce"].value = False
+    controls["custom"].value = False
     assert "pynccl_in_place:" in shown.value
     controls["ranks"].value = 1
     assert "none: nothing to do" in shown.value
@@ -127,8 +133,7 @@ def test_a_picture_of_no_release_is_refused() -> None:
 
 def test_turning_a_condition_changes_the_proof() -> None:
     box = can_be_reached("piecewise_pynccl", sglang="0be30d4", piecewise=False)
-    controls = {control.description: control for row in box.children[:-1] for control in row.children}
-    shown = box.children[-1]
+    controls, shown = controls_of(box), box.children[-1]
     assert "unreachable: rule piecewise_pynccl" in shown.value and "piecewise=False already forbids it" in shown.value
     controls["piecewise"].value = "any"
     assert "reachable: rule piecewise_pynccl in SGLang 0be30d4 (E10); 12,289 states walked" in shown.value

@@ -369,7 +369,7 @@ def test_without_matplotlib_everything_but_the_picture_comes(monkeypatch: pytest
     result = numbers()
     for page in (_report.html(result), _report.page(result)):
         found = check_harmless(page)
-        assert "pip install 'sglang_probe[notebook]'" in found.text and not found.all("svg")
+        assert "pip install 'sglang_probe[report]'" in found.text and not found.all("svg")
         assert result.reason in found.text and found.all("table")
     assert "| 4,020 tok/s |" in _report.markdown(result)
     result.write(str(tmp_path / "x.html"))

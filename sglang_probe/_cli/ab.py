@@ -105,7 +105,6 @@ def add_common(parser: Any, out: str, runs: str) -> None:
     both.add_argument("--cwd", metavar="FOLDER", help="where commands run")
     _add_rule(parser.add_argument_group("budget and rule"), runs)
     parser.add_argument("--out", default=out, metavar="FILE", help=f"where runs are kept ({out}); never overwritten")
-    parser.add_argument("--report", metavar="FILE.html", help="write one HTML file that holds everything")
     parser.add_argument("--markdown", action="store_true", help="print Markdown for a bug report")
 
 
@@ -216,13 +215,12 @@ def ended(args: argparse.Namespace, do: Callable[[Callable[[str], None]], Any], 
     from .._ab.noise import NoiseInterrupted
     from .._show.page import printable
     from .bench import _ended_by_signals
-    from .verdict import check_report, show_result
+    from .verdict import show_result
 
     def say(text: str) -> None:
         with contextlib.suppress(OSError):  # of a terminal that was closed: the experiment goes on
             sys.stderr.write(f"sglang-probe: {printable(text)}\n")
 
-    check_report(args)
     with _ended_by_signals(True) as came:
         try:
             result = do(say)

@@ -73,6 +73,5 @@ def run_check(args: argparse.Namespace) -> int:
             progress=tell,
             **server_arguments(args),
         )
-        data = found.to_dict() if args.json else None
-    show(args, data, found.page(args.verbose))
+    show(args, found.to_dict, found.page(args.verbose))
     return found.status

@@ -26,7 +26,7 @@ def run_conform(args: argparse.Namespace) -> int:
 
     with _progress(args.sglang) as tell:
         report = conform(args.sglang, progress=tell)
-    show(args, report.to_dict() if args.json else None, conform_page(report, args.verbose))
+    show(args, report.to_dict, conform_page(report, args.verbose))
     return 0 if report.ok else 1
 
 

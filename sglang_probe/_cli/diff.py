@@ -47,7 +47,7 @@ def run_diff(args: argparse.Namespace) -> int:
         found = diff(args.a, args.b, server=(server_with_facts(args, args.a), server_with_facts(args, args.b)))
     else:
         found = diff(args.a, args.b, **server_keywords(args), **fixed_conditions(args))
-    show(args, found.to_dict() if args.json else None, diff_page(found, args.verbose))
+    show(args, found.to_dict, diff_page(found, args.verbose))
     return 1 if args.exit_code and found else 0
 
 
@@ -64,5 +64,5 @@ def _run_matrix(args: argparse.Namespace) -> int:
         raise InputError(name, stray[name], "goes without --matrix, whose file holds the launch lines")
     with progress("reading") as tell:
         found = matrix(args.a, args.b, args.matrix, progress=tell, **server_keywords(args))
-    show(args, found.to_dict() if args.json else None, matrix_page(found, args.verbose))
+    show(args, found.to_dict, matrix_page(found, args.verbose))
     return 1 if args.exit_code and found else 0

@@ -40,5 +40,5 @@ def run_dispatch(args: argparse.Namespace) -> int:
 
     names = [name for name in inspect.signature(dispatch).parameters if name != "sglang"]
     decision = dispatch(args.sglang, **{name: getattr(args, name) for name in names})
-    show(args, decision.to_dict() if args.json else None, decision_page(decision, verbose=args.verbose))
+    show(args, decision.to_dict, decision_page(decision, verbose=args.verbose))
     return 0

@@ -56,7 +56,6 @@ def add_parsers(commands: Any) -> None:
     parser.add_argument("--pattern", choices=("interleaved", "back_to_back"), help="only costs that were taken so")
     parser.add_argument("--margin", type=fraction, default=0.02, metavar="M", help="what counts as the same (2%%)")
     parser.add_argument("--confidence", type=fraction, default=0.95, metavar="C", help="of the verdicts (95%%)")
-    parser.add_argument("--report", metavar="FILE.html", help="one file that holds everything")
     parser.add_argument("--markdown", action="store_true", help="print Markdown, for a bug report")
     parser.verbose_text = "every call, rule, number with its origin, and what was assumed"
     parser.set_defaults(run=run_explain)
@@ -66,9 +65,8 @@ def run_explain(args: argparse.Namespace) -> int:
     from .._explain.explain import explain
     from .._server.url import using_key
     from .options import pairs, progress
-    from .verdict import check_report, show_result
+    from .verdict import show_result
 
-    check_report(args)
     with progress("reading") as tell, using_key(args.api_key):
         found = explain(
             **{name: _figures(getattr(args, name)) for name in _FIGURES},

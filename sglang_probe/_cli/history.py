@@ -55,7 +55,7 @@ def run_history(args: argparse.Namespace) -> int:
             group, assumed = _asked(args)
             found = history(group=group, **common)
             found = replace(found, assumed=all_assumed(assumed, found.assumed))
-    show(args, found.to_dict(args.verbose) if args.json else None, history_page(found, args.verbose))
+    show(args, lambda: found.to_dict(args.verbose), history_page(found, args.verbose), found)
     return 0
 
 
@@ -86,7 +86,7 @@ def run_bisect(args: argparse.Namespace) -> int:
         asked["group"], assumed = _asked(args)
     with progress("reading commits") as tell:
         found = bisect(args.checkout, args.range, progress=tell, **asked)
-    show(args, found.to_dict() if args.json else None, [*bisect_page(found, args.verbose), *items("Assumed", assumed, "dim")])
+    show(args, found.to_dict, [*bisect_page(found, args.verbose), *items("Assumed", assumed, "dim")])
     return 0
 
 

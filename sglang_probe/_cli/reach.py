@@ -62,7 +62,7 @@ def run_reach(args: argparse.Namespace) -> int:
     else:
         with using_key(args.api_key):
             found = reach(args.target, **common, **server_keywords(args), **fixed_conditions(args))
-    show(args, found.to_dict() if args.json else None, reach_page(found, args.verbose))
+    show(args, found.to_dict, reach_page(found, args.verbose))
     return 1 if args.assert_unreachable and found.reachable else 0
 
 

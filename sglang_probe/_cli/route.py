@@ -46,8 +46,7 @@ def run_route(args: argparse.Namespace) -> int:
     asked = read_group(args)
     decision = route(call, asked.group, context=args.context, sglang=asked.sglang, lift=args.lift)
     page = [*decision_page(decision, call, asked.group, args.context, args.verbose), *items("Assumed", asked.assumed, "dim")]
-    data = decision.to_dict() if args.json else None
-    show(args, {**_case(args, asked, call), **data} if data else None, page)
+    show(args, lambda: {**_case(args, asked, call), **decision.to_dict()}, page)
     return 0
 
 
@@ -61,7 +60,7 @@ def run_bands(args: argparse.Namespace) -> int:
     chosen = {"context": args.context, "dtype": args.dtype, "hidden": args.hidden}
     found = bands(asked.group, **chosen, sglang=asked.sglang, costs=args.costs)
     page = [*bands_page(found, args.verbose), *items("Assumed", asked.assumed, "dim")]
-    show(args, {**found.to_dict(), "assumed": list(asked.assumed)}, page)
+    show(args, {**found.to_dict(), "assumed": list(asked.assumed)}, page, found)
     return 0
 
 

@@ -72,9 +72,9 @@ def run_step(args: argparse.Namespace) -> int:
         }
         found = _ask(args, keywords) if running is None else _ask_running(running, keywords)
         # Inside, because the single changes are routed here and rows of it may take a moment.
-        page = () if args.json else step_page(found, args.verbose)
-        data = found.to_dict() if args.json else None
-    show(args, data, page)
+        page = () if args.json and args.report is None else step_page(found, args.verbose)
+        data = found.to_dict() if args.json or args.report is not None else None
+    show(args, data, page, found)
     return 0
 
 

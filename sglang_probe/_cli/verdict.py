@@ -6,7 +6,6 @@ Exit status 0 whatever the word is: UNDECIDED is an answer; 2 where the figures 
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +39,6 @@ def add_parsers(commands: Any) -> None:
     parser.add_argument("--column", metavar="NAME", help=column)
     parser.add_argument("--arm-column", metavar="NAME", help="the column of one CSV file that tells its arms apart")
     parser.add_argument("--arms", metavar="A,B", help="with --arm-column: which two, the one that is compared with first")
-    parser.add_argument("--report", metavar="FILE.html", help="write one HTML file that holds everything")
     parser.add_argument("--markdown", action="store_true", help="print Markdown for a bug report")
     parser.set_defaults(run=run_verdict)
 
@@ -58,28 +56,20 @@ def fraction(text: str) -> float:
 
 
 def run_verdict(args: argparse.Namespace) -> int:
-    check_report(args)
     found = _verdict(args)
     show_result(args, found)
     return 0
 
 
-def check_report(args: argparse.Namespace) -> None:
-    """Before anything is measured for it: whether a report can have that name. Raises InputError."""
-    from .. import _report
-
-    if args.report is not None:
-        _report.check_name(args.report, "report")
-
-
 def show_result(args: argparse.Namespace, result: Any) -> None:
     """To stdout as it was asked for, and into the report."""
     from .. import _report
-    from ..cli import show
+    from ..cli import command_line, show
 
-    command = shlex.join(["sglang-probe", *args.argv]) if getattr(args, "argv", None) else ""
+    command = command_line(args)
     if args.report is not None:
         _report.write(result, args.report, command=command)
+        args.report = None  # it is written: `show` has nothing to add
     if args.markdown and not args.json:
         sys.stdout.write(_report.markdown(result, command=command).rstrip("\n") + "\n")
         return

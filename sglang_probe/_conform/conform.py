@@ -6,7 +6,6 @@ Invariant: nothing passes by default: a part that could not be run is a differen
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -92,19 +91,10 @@ class Report:
             yield from (f"    {n}" for n in self.not_conformed)
 
     def _repr_html_(self) -> str:
-        rows = [(r.name, r.compared, r.differences) for r in self.results]
-        rows += [(f"{p.sglang} ({p.ruleset})", p.compared, p.differences) for p in self.parts]
-        cells = "".join(
-            f"<tr><td>{html.escape(name)}</td><td style='text-align:right'>{count:,}</td><td>{len(different)}</td>"
-            f"<td>{'<br>'.join(map(html.escape, different[:_SHOWN]))}</td></tr>"
-            for name, count, different in rows
-        )
-        left_out = "".join(f"<li>{html.escape(n)}</li>" for n in self.not_conformed)
-        return (
-            f"<p><b>sglang {html.escape(self.sglang)}</b>: {self.compared:,} answers compared, "
-            f"{len(self.differences)} differences</p><table><tr><th>what</th><th>compared</th><th>differ</th><th></th></tr>"
-            f"{cells}</table>" + (f"<p>not conformed:</p><ul>{left_out}</ul>" if left_out else "")
-        )
+        from .._show.page import to_html
+        from .._show.render import conform_page
+
+        return to_html(conform_page(self))
 
 
 def conform(sglang_or_path: str, *, progress: Callable[[str], None] | None = None) -> Report:

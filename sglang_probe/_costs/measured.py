@@ -58,7 +58,9 @@ def _is_here(provenance: Provenance | None) -> bool:
 def _lacks(provenance: Provenance | None, machine: Machine, ordinals: object) -> str:
     """Why its GPUs' figures are no machine's."""
     if isinstance(ordinals, tuple) and len({*ordinals}) < len(ordinals):
-        return f"its ranks shared GPUs (those of ranks 0 to {len(ordinals) - 1}: {', '.join(map(str, ordinals))}): a trial, no cost"
+        return (
+            f"its ranks shared GPUs (those of ranks 0 to {len(ordinals) - 1}: {', '.join(map(str, ordinals))}): a trial, no cost"
+        )
     if machine.gpus:
         return ""
     if provenance is None:

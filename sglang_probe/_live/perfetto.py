@@ -3,8 +3,8 @@
 One process of the trace is one worker, one of its tracks one thread: calls that ran at once, as long as the host or (on a track of
 their own) the device was seen to take, else as an instant. Captured calls stand on their graph's own track at the time of the capture;
 replays have no time of their own, so that their number stands at the end, as a counter.
-Invariant: times are microseconds of one clock
-for all workers of one start of the machine; what was not timed has no length.
+Invariant: times are microseconds of one clock for all workers of one start of the machine; what was not timed has no length; and what
+has a length lies within or behind the others of its track, since Perfetto drops what overlaps.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _GRAPHS = 1 << 31
 """Tracks of graphs begin here: the kernel's numbers of threads are smaller."""
 _DEVICE = (1 << 31) - 1
+_ON_DEVICE = "on the device (sampled; drawn from the host's call on, or from the end of the one before)"
 _BATCH = 2000
 
 
@@ -54,8 +55,13 @@ def events(recording: Recording, last: int | None = None, origin: int = 0) -> It
         clock = recording.clock_ns(worker) - origin
         yield from _tracks(worker, order)
         yield from _graphs(worker, clock)
+        free = 0.0
         for row in recording.named(worker, last):
-            yield from _call(worker, row, clock)
+            for event in _call(worker, row, clock):
+                if event["tid"] == _DEVICE:  # a stream's calls run one after another, however early the host made them
+                    event["ts"] = max(event["ts"], free)
+                    free = round(event["ts"] + event["dur"], 3)
+                yield event
 
 
 def _first_ns(recording: Recording, worker: Worker) -> int:
@@ -80,7 +86,7 @@ def _tracks(worker: Worker, order: int) -> Iterator[dict[str, Any]]:
     for thread in np.unique(at_once["thread"]).tolist():
         yield name("thread_name", thread, name=f"thread {thread}")
     if at_once["device_ns"].any():
-        yield name("thread_name", _DEVICE, name="on the device (sampled; drawn from the host's call on)")
+        yield name("thread_name", _DEVICE, name=_ON_DEVICE)
         yield name("thread_sort_index", _DEVICE, sort_index=_DEVICE)
     if (worker.recent["phase"] == words.CAPTURED).any():
         yield name("thread_name", _GRAPHS, name="captured into no known graph")

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from .._record.dtype import RECORD
 from .._record.ring import Refusal
 from .._show.page import Block, Line, Table, to_html, to_text
-from .._show.sizes import human_bytes
 from .._types import InputError
 from . import words
 from .agree import Agreement
@@ -152,7 +151,7 @@ class Recording:
     def _newest(self, count: int) -> list[Block]:
         rows = [row for worker in self.workers for row in self.named(worker, count)]
         rows = sorted(rows, key=lambda row: (row["time"], row["pid"], row["seq"]))[-count:]
-        columns = ("rank", "time", "group", "call", "phase", "path", "expected", "size", "dtype", "host us", "device us", "site")
+        columns = ("rank", "time", "group", "call", "phase", "path", "expected", "bytes", "dtype", "host us", "device us", "site")
         cells = tuple(
             (
                 str(row["rank"]) if row["rank"] >= 0 else f"pid {row['pid']}",
@@ -162,7 +161,7 @@ class Recording:
                 row["phase"],
                 (row["path"] or "not seen") + (f" ({row['kernel']})" if row["kernel"] else ""),
                 row["expected"] if row["expected"] != row["path"] else "the same",
-                human_bytes(row["bytes"]) if row["bytes"] else "-",
+                f"{row['bytes']:,}" if row["bytes"] else "-",
                 row["dtype"],
                 f"{row['host_us']:.1f}" if row["host_us"] else "-",
                 f"{row['device_us']:.1f}" if row["device_us"] else "-",
@@ -170,7 +169,7 @@ class Recording:
             )
             for row in rows
         )
-        right = frozenset(("call", "host us", "device us"))
+        right = frozenset(("call", "bytes", "host us", "device us"))
         return [Table("The newest records (UTC)", columns, cells, right, "path")] if cells else []
 
     def __str__(self) -> str:
@@ -181,6 +180,12 @@ class Recording:
 
     def _repr_html_(self) -> str:
         return to_html(self.page())
+
+    def picture(self, *, dark: bool = False) -> Any:
+        """A matplotlib Figure: every call over time, by size and path, a panel a rank; below, how often each graph was replayed."""
+        from .._show.recorded import recording_figure
+
+        return recording_figure(self, dark=dark)
 
     def to_dict(self, last: int | None = None) -> dict[str, Any]:
         """Plain data for JSON: what `Top` has, and every record with its names; `last`: so many of each process."""

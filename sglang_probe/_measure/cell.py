@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._show.sizes import human_bytes
+from .._shown import Shown
 from .._types import FrozenMap, InputError
 from .format import check_mapping, check_text, members_of, thaw
 
@@ -34,7 +35,7 @@ _NAMES = ("path", "release", "dtype")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Cell:
+class Cell(Shown):
     """One call, measured in one way by one set of processes: what it was, every sample, and whether its result was right.
 
     The five ``_us`` fields of samples are tuples of ``world_size`` arrays, one a rank in rank order. Each array is float64, of one

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from .._show.page import Block, Line, items, to_html, to_text
+from .._shown import Shown
 from .._types import FrozenMap, InputError
 from .cell import Cell
 from .format import PARTIAL, check_mapping, check_text, freeze, members_of, thaw
@@ -22,7 +23,7 @@ __all__ = ["Cell", "Measurement", "Provenance"]
 
 
 @dataclass(frozen=True, repr=False)
-class Provenance:
+class Provenance(Shown):
     """What something was measured on, as far as this machine tells; a Measurement has one. Plain frozen data; a text is "" and a mapping
     empty where something is not known, and `missing` says why. `stamp` of provenance.py makes one."""
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from .._releases import COMMITS, RELEASES, Release, resolve
+from .._shown import Reported
 from .._types import Group, InputError, Model, Server
 from .causes import Cause, Side, causes_of
 from .looks import CHUNK_TOKENS, Look, group_look, prefill_look, refused_look, verify_look
@@ -70,7 +71,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class History:
+class History(Reported):
     """One launch, or one group, over releases."""
 
     subject: str
@@ -118,11 +119,11 @@ class History:
                 runs.append(([row.release], row, look))
         return [(names[0] if len(names) == 1 else f"{names[0]}\nto {names[-1]}", row, look) for names, row, look in runs]
 
-    def picture(self, what: str | None = None) -> Any:
+    def picture(self, what: str | None = None, *, dark: bool = False) -> Any:
         """Releases across, bytes up, colour = path: the verify step above, a prefill chunk below, or ``what`` of them alone."""
         from .._show.figures import history_figure
 
-        return history_figure(self, what)
+        return history_figure(self, what, dark=dark)
 
     def __str__(self) -> str:
         from .._show.history import history_text

@@ -15,6 +15,7 @@ from .. import _core
 from .._decision import Decision
 from .._releases import COMMITS, RELEASES, Release, resolve
 from .._route import PATHS, RULES, decision_of
+from .._shown import Shown
 from .._types import FrozenMap, InputError
 from .space import PLAIN, Region, call_text, conditions_of_word, conjunction_text, region_of
 
@@ -24,7 +25,7 @@ _OF_DEVICE = {"cpu": "cpu", "hpu": "hpu", "xpu": "xpu", "npu": "npu", "amd_deter
 
 
 @dataclass(frozen=True)
-class Witness:
+class Witness(Shown):
     """A state, or a call, in which the target is reached: the most ordinary one."""
 
     code: str

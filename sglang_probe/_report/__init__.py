@@ -1,7 +1,8 @@
-"""Reports of a Verdict, an AbResult, a NoiseResult or an Explanation: terminal, notebook, Markdown, picture, one HTML file that holds all.
+"""Reports of what was measured and of what was routed: terminal, notebook, Markdown, picture, one HTML file that holds all.
 
-The path of one report: result -> sheets.py (verdicts.py, experiments.py, explained.py) -> Sheet (nouns.py) -> hypertext.py, bug_report.py,
-console.py, picture.py (arms.py, bars.py; svg.py for a page) -> file.py. Called by the results' own methods and by the commands.
+The path of one report: result -> sheets.py (verdicts.py, experiments.py, explained.py; paged.py for what is a page) -> Sheet (nouns.py)
+-> hypertext.py, bug_report.py, console.py, picture.py (arms.py, bars.py; svg.py for a page) -> file.py. Called by the results' own
+methods and by the commands.
 Invariant: nothing is decided here, and nothing of a result is dropped from the file's data; only a picture is thinned, and says so.
 """
 
@@ -11,9 +12,22 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .._show.page import Page
     from .console import Shown
 
-__all__ = ["check_name", "document", "figure", "html", "markdown", "page", "read", "read_report", "terminal", "write"]
+__all__ = [
+    "check_name",
+    "document",
+    "figure",
+    "html",
+    "markdown",
+    "page",
+    "read",
+    "read_report",
+    "terminal",
+    "write",
+    "write_page",
+]
 
 
 def html(result: Any) -> str:
@@ -52,6 +66,17 @@ def write(result: Any, path: str | os.PathLike[str], *, command: str = "") -> st
     from . import file
 
     return file.write(page(result, command=command), path)
+
+
+def write_page(kind: str, page: Page, data: Any, path: str | os.PathLike[str], *, command: str = "", result: Any = None) -> str:
+    """`write` of the page that a command prints, which may say more than its result: what was assumed for it."""
+    from . import file
+    from .hypertext import document as whole
+    from .paged import paged_sheet
+    from .sheets import data_of, finished
+
+    sheet = finished(paged_sheet(kind, page, data, result), command)
+    return file.write(whole(sheet, data_of(sheet)), path)
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from .._show.page import Table
 from .machine import machine_rows, version_rows
 from .nouns import Sheet
 from .text import named
-from .verdicts import finding_texts, verdict_picture, verdict_tables
+from .verdicts import verdict_picture, verdict_tables
 
 if TYPE_CHECKING:
     from .._ab.noise import NoiseResult
@@ -23,7 +23,7 @@ def ab_sheet(result: AbResult) -> Sheet:
     """What a report says of an experiment."""
     verdict = result.verdict
     told = [f"{one.text}{f': {one.remedy}' if one.remedy else ''}" for one in result.differences]
-    told += [text for text in (finding_texts(verdict) if verdict else ()) if text not in told]
+    told += [one.line for one in (verdict.findings if verdict else ()) if one.line not in told]
     told += [f"run {run.number + 1} ({run.arm}) failed: {run.failed}" for run in result.failed]
     return Sheet(
         kind="ab",

@@ -10,12 +10,14 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from .._show.page import Block, Items, Line, Table
 from .._types import ProbeUnavailable
-from .elements import Element, data_block, el, markup, style_sheet
+from .elements import Element, add, data_block, el, markup, style_sheet
 from .nouns import Sheet
+from .paged import KINDS
 from .picture import svg_of
 from .style import CSS
 
@@ -28,6 +30,7 @@ _TITLE = {
     "noise": "What this machine can resolve",
     "explanation": "Whether a change explains a difference",
 }
+_TITLE |= KINDS
 _ON = {"explanation": "What was asked about"}
 _NOT_TOLD = "Not known: these figures were given without the machine that they were measured on."
 # Grey with some transparency shows on a dark and on a light page; text keeps the page's own colour.
@@ -63,22 +66,23 @@ def document(sheet: Sheet, data: Mapping[str, Any]) -> str:
         el("meta", name="color-scheme", content="light dark"),
         el("meta", name="referrer", content="no-referrer"),
         el("meta", name="generator", content=f"sglang_probe {data['sglang_probe']}"),
-        el("title", f"{sheet.word}: {_TITLE[sheet.kind]}"),
+        el("title", f"{sheet.word or sheet.sentence}: {_TITLE[sheet.kind]}"),
         style_sheet(CSS),
     )
     word, rest = _headline(sheet)
     main = el(
         "main",
-        el("h1", el("span", word, class_="word"), " ", rest),
+        el("h1", el("span", word, class_="word"), " ", rest) if sheet.word else el("h1", sheet.sentence),
         el("p", sheet.reason) if sheet.reason else None,
+        *(_lead(line) for line in sheet.lead),
         *_section("What must be known with it", _list(sheet.findings)),
-        el("figure", _picture(sheet), el("figcaption", sheet.picture.alt) if sheet.picture else None) if sheet.picture else None,
-        *_section("Figures", *map(_scrolled, sheet.tables), _details(sheet, "all figures")),
+        el("figure", _picture(sheet), _caption(sheet)) if sheet.picture else None,
+        *(_sections(sheet.body) or _section("Figures", *map(_scrolled, sheet.tables), _details(sheet, "all figures"))),
         *_section("Commands", *(_command(name, text) for name, text in sheet.commands)),
-        *_section(_ON.get(sheet.kind, "Machine"), *_machine(sheet)),
+        *(_section(_ON.get(sheet.kind, "Machine"), *_machine(sheet)) if sheet.kind not in KINDS else []),
         *_section("Computed with", _facts("", sheet.versions)),
     )
-    said = "Every sample is in this file, as JSON, in the element with the id "
+    said = f"{'The answer' if sheet.kind in KINDS else 'Every sample'} is in this file, as JSON, in the element with the id "
     footer = el("footer", el("p", said, el("code", DATA), ". Nothing was loaded from anywhere to show it, and no script runs."))
     body = el("body", main, footer, data_block(DATA, data))
     return "<!DOCTYPE html>\n" + markup(el("html", head, body, lang="en")) + "\n"
@@ -96,6 +100,35 @@ def _section(title: str, *children: Element | None) -> list[Element]:
     """A heading and what stands under it, or nothing."""
     found = [child for child in children if child is not None]
     return [el("section", el("h2", title), *found)] if found else []
+
+
+def _caption(sheet: Sheet) -> Element | None:
+    """The picture in words; on request where the page says the same in tables."""
+    if sheet.picture is None:
+        return None
+    told = el("details", el("summary", "the picture in words"), sheet.picture.alt) if sheet.kind in KINDS else sheet.picture.alt
+    return el("figcaption", told)
+
+
+def _lead(line: Line) -> Element:
+    """What stands above the picture."""
+    return el("p", line.text, class_={"answer": "strong", "dim": "small"}.get(line.tone))
+
+
+def _sections(body: Sequence[Block]) -> list[Element]:
+    """The blocks of a page: what has a title begins a section, lines belong to what is above them."""
+    sections: list[Element] = []
+    for block in body:
+        title = "" if isinstance(block, Line) else block.title
+        if title or not sections:
+            sections.append(el("section", el("h2", title) if title else None))
+        if isinstance(block, Items):
+            add(sections[-1], el("div", _list(block.items), class_="small" if block.tone == "dim" else None))
+        elif isinstance(block, Table):
+            add(sections[-1], _scrolled(replace(block, title="")))
+        else:
+            add(sections[-1], el("pre", block.text) if block.tone == "command" else _lead(block))
+    return sections
 
 
 def _list(texts: Sequence[str]) -> Element | None:

@@ -6,11 +6,11 @@ Invariant: a Sheet has nothing that its result did not say.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._show.page import Block, Table
+from .._show.page import Block, Line, Table
 from .._types import FrozenMap
 
 
@@ -74,7 +74,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Picture:
-    """What is drawn: two arms and the effect, or bars; and what one who cannot see it is told."""
+    """What is drawn: two arms and the effect, or bars, or what `draw` draws; and what one who cannot see it is told."""
 
     alt: str
     arms: tuple[Samples, ...] = ()
@@ -83,6 +83,8 @@ class Picture:
     unit: str = ""
     missing: tuple[str, ...] = ()
     """What has no number and is therefore no bar."""
+    draw: Callable[[Any], Any] | None = field(default=None, compare=False)
+    """A Theme, under its settings, becomes a Figure."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class Sheet:
     """A result as a report has it."""
 
     kind: str
-    """"verdict", "ab", "noise" or "explanation"."""
+    """"verdict", "ab", "noise" or "explanation", or one of paged.py's."""
     word: str
     sentence: str
     reason: str
@@ -98,6 +100,10 @@ class Sheet:
     """The figures of a bug report."""
     findings: tuple[str, ...] = ()
     """What nobody may overlook: outliers, modes, drift, what differed."""
+    lead: tuple[Line, ...] = ()
+    """Of a page: what stands between the sentence and the picture."""
+    body: tuple[Block, ...] = ()
+    """Of a page: all that follows, in its order."""
     details: tuple[Block, ...] = ()
     """All that the result's own page has beside them: what --why prints."""
     machine: tuple[tuple[str, str], ...] = ()

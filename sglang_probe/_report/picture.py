@@ -24,14 +24,18 @@ def figure_of(sheet: Sheet, dark: bool) -> Any:
 
 def svg_of(picture: Picture, identity: str) -> Element:
     """The picture as an element of a page, in the page's own colours. `identity`: a word that tells it from other pictures there."""
-    from .svg import to_element
+    from .svg import INKS, VARIABLES, to_element
 
+    # A path has its own colour on every ground: only what lies on the page's is the page's.
+    variables = VARIABLES if picture.draw is None else INKS
     with settings(PAGE):
-        return to_element(_draw(picture, PAGE), picture.alt, identity)
+        return to_element(_draw(picture, PAGE), picture.alt, identity, variables)
 
 
 def _draw(picture: Picture, theme: Theme) -> Any:
     from .arms import arms_figure
     from .bars import bars_figure
 
+    if picture.draw is not None:
+        return picture.draw(theme)
     return arms_figure(picture, theme) if picture.arms else bars_figure(picture, theme)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from .._show.page import Block, Items, Line
 from .._types import InputError
 from .nouns import Sheet
+from .paged import page_of, paged_sheet
 from .text import plain, shown
 
 _COUNTED_WITH = ("numpy", "scipy")
@@ -41,7 +42,8 @@ def known(result: Any) -> Result:
     from .._verdict.nouns import Verdict
 
     if not isinstance(result, Verdict | AbResult | NoiseResult | Explanation):
-        raise InputError("result", type(result).__name__, "give a Verdict, an AbResult, a NoiseResult or an Explanation")
+        remedy = "give a Verdict, an AbResult, a NoiseResult, an Explanation, a Step, Bands or a History"
+        raise InputError("result", type(result).__name__, remedy)
     return result
 
 
@@ -54,6 +56,9 @@ def sheet_of(result: Any, command: str = "") -> Sheet:
     from .explained import explanation_sheet
     from .verdicts import verdict_sheet
 
+    paged = page_of(result)
+    if paged is not None:
+        return finished(paged_sheet(*paged, result.to_dict(), result), command)
     one = known(result)
     if isinstance(result, Verdict):
         sheet = verdict_sheet(result)
@@ -63,13 +68,14 @@ def sheet_of(result: Any, command: str = "") -> Sheet:
         sheet = noise_sheet(result)
     else:
         sheet = explanation_sheet(result)
-    return replace(
-        sheet,
-        details=tuple(_others(one.page(True), sheet)),
-        commands=(("this report", command), *sheet.commands) if command else sheet.commands,
-        versions=(*_versions(), *sheet.versions),
-        data=plain(one.to_dict()),
-    )
+    sheet = replace(sheet, details=tuple(_others(one.page(True), sheet)), data=plain(one.to_dict()))
+    return finished(sheet, command)
+
+
+def finished(sheet: Sheet, command: str) -> Sheet:
+    """With the command that made it, and what it was computed with."""
+    commands = (("this report", command), *sheet.commands) if command else sheet.commands
+    return replace(sheet, commands=commands, versions=(*_versions(), *sheet.versions))
 
 
 def _others(page: list[Block], sheet: Sheet) -> Iterator[Block]:

@@ -22,6 +22,8 @@ h2 {{ font-size: 1.08rem; margin: 1.8rem 0 .4rem }}
 figure {{ margin: 1.2rem 0; overflow-x: auto }}
 .sp-picture {{ min-width: 34rem; width: 100% }}
 figcaption, .small, footer {{ font-size: .88rem }}
+.strong {{ font-weight: bold }}
+p {{ margin: .5em 0 }}
 table {{ margin-bottom: .7rem; font-variant-numeric: tabular-nums; font-size: .92rem }}
 pre {{ background: var(--sp-box); padding: .6em .8em; border-radius: .3em; white-space: pre-wrap; margin: .3em 0 }}
 code {{ font: .9em/1.45 ui-monospace, SFMono-Regular, Menlo, Consolas, "Liberation Mono", monospace }}

@@ -10,14 +10,14 @@ from __future__ import annotations
 import io
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Mapping
 from typing import Any
 
 from .elements import Element, el
 from .theme import PAGE
 
-_VARIABLES = {
-    PAGE.ink: "currentColor",
-    PAGE.faint: f"var(--sp-faint,{PAGE.faint})",
+INKS = {PAGE.ink: "currentColor", PAGE.faint: f"var(--sp-faint,{PAGE.faint})"}
+VARIABLES = INKS | {
     PAGE.a: f"var(--sp-a,{PAGE.a})",
     PAGE.b: f"var(--sp-b,{PAGE.b})",
     PAGE.margin: f"var(--sp-margin,{PAGE.margin})",
@@ -25,16 +25,15 @@ _VARIABLES = {
 }
 """Outside of our own page, as in a notebook, no variable is set, and these colours read on light and on dark grounds."""
 _DRAWS = frozenset({"svg", "g", "defs", "path", "use", "text", "tspan", "clipPath", "rect", "pattern"})
-_COLOUR = re.compile("|".join(_VARIABLES))
 _LINK = re.compile(r"url\(#([^)]*)\)")
 _FONT = re.compile(r"'DejaVu Sans'[^;]*sans-serif")
 
 
-def to_element(figure: Any, alt: str, identity: str) -> Element:
-    """The figure drawn; `alt` is what one hears in place of it."""
+def to_element(figure: Any, alt: str, identity: str, variables: Mapping[str, str] = VARIABLES) -> Element:
+    """The figure drawn; `alt` is what one hears in place of it, `variables` the colours that are the page's."""
     drawn = io.BytesIO()
     figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    root = _clean(ET.fromstring(drawn.getvalue()), identity)
+    root = _clean(ET.fromstring(drawn.getvalue()), identity, variables)
     used = {*_references(root, identity)}
     for element in root.iter():
         if element.get("id") and element.get("id") not in used:
@@ -49,7 +48,7 @@ def to_element(figure: Any, alt: str, identity: str) -> Element:
     return root
 
 
-def _clean(element: Element, identity: str) -> Element:
+def _clean(element: Element, identity: str, variables: Mapping[str, str]) -> Element:
     """The element with those of its children that draw, without name spaces."""
     found = Element(element.tag.rpartition("}")[2])
     found.text, found.tail = element.text, element.tail
@@ -61,13 +60,11 @@ def _clean(element: Element, identity: str) -> Element:
             if not value.startswith("#"):
                 continue
             value = f"#{identity}-{value[1:]}"
-        found.set(name, _FONT.sub("sans-serif", _COLOUR.sub(_variable, _LINK.sub(rf"url(#{identity}-\1)", value))))
-    found[:] = [_clean(child, identity) for child in element if child.tag.rpartition("}")[2] in _DRAWS]
+        value = _LINK.sub(rf"url(#{identity}-\1)", value)
+        value = re.sub("|".join(variables), lambda colour: variables[colour[0]], value)
+        found.set(name, _FONT.sub("sans-serif", value))
+    found[:] = [_clean(child, identity, variables) for child in element if child.tag.rpartition("}")[2] in _DRAWS]
     return found
-
-
-def _variable(found: re.Match[str]) -> str:
-    return _VARIABLES[found[0]]
 
 
 def _references(root: Element, identity: str) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 from .._types import ProbeUnavailable
 from .text import shown
 
-HOW_TO_INSTALL = "pip install 'sglang_probe[notebook]'"
+HOW_TO_INSTALL = "pip install 'sglang_probe[report]'"
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def verdict_sheet(verdict: Verdict) -> Sheet:
         sentence=verdict.sentence,
         reason=verdict.reason,
         tables=verdict_tables(verdict),
-        findings=tuple(finding_texts(verdict)),
+        findings=tuple(one.line for one in verdict.findings),
         machine=_machines(verdict, machine_rows),
         versions=_machines(verdict, version_rows),
         picture=verdict_picture(verdict),
@@ -51,13 +51,6 @@ def _machines(
             named_rows = (("a", verdict.a, a), ("b", verdict.b, b))
             rows += [(f"{what}, {named(key, arm.label)}", told[what]) for key, arm, told in named_rows if what in told]
     return tuple(rows)
-
-
-def finding_texts(verdict: Verdict) -> list[str]:
-    """Each with its arm, where it is of one."""
-    return [
-        f"{one.arm}: {one.text}" if one.arm and not one.text.startswith(f"{one.arm} ") else one.text for one in verdict.findings
-    ]
 
 
 # --------------------------------------------------------------------------------------------------------------------------- tables

@@ -19,6 +19,7 @@ from .._decision import Decision
 from .._facts import DTYPES, pack_facts
 from .._releases import Release, newest, resolve
 from .._route import PATHS, check_group, context_bits, decide
+from .._shown import Shown
 from .._types import Call, FrozenMap, Group, InputError, Path, ProbeUnavailable
 from .switches import KERNELS, Capture, Communicator, Custom, PythonPath, Settings
 
@@ -40,7 +41,7 @@ _ATTRIBUTES = (
 )
 
 
-class Coordinator(_core.Coordinator):
+class Coordinator(_core.Coordinator, Shown):
     """The dispatch over real communicators: toggle conditions, ``all_reduce(tensor)``, read the path and its cost.
 
     ``group`` holds the facts that gates read; by default a CUDA group of ``world_size`` ranks with full NVLink (assumed). ``board`` is

@@ -1,4 +1,4 @@
-"""Drawn: a matplotlib Figure that a notebook shows by itself, with words for who cannot see it. Made by latency.py and against_figure.py.
+"""Drawn: a matplotlib Figure that a notebook shows by itself, with words for who cannot see it. Made by what draws in this folder.
 
 The one module here that loads matplotlib at its top: it is imported only where something is drawn.
 Invariant: no pyplot, so that neither the caller's figures nor his settings are touched, and nothing has to be closed.
@@ -7,6 +7,7 @@ Invariant: no pyplot, so that neither the caller's figures nor his settings are 
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.colors import to_rgb
@@ -38,17 +39,19 @@ class Drawn(Figure):  # type: ignore[misc, unused-ignore] # matplotlib need not 
         return small.getvalue(), {"alt": self.alt}
 
 
-def new_drawn(width_in: float, height_in: float, alt: str, theme: Theme) -> Drawn:
-    """Under the `settings` of the theme."""
+def new_drawn(width_in: float, height_in: float, alt: str, theme: Theme, colours: Sequence[str] = ()) -> Drawn:
+    """Under the `settings` of the theme. ``colours``: those that are drawn beside the theme's; 20 at most."""
     figure = Drawn(figsize=(width_in, height_in), dpi=90, layout="constrained")
-    figure.alt, figure.palette = alt, _palette(theme)
+    figure.alt, figure.palette = alt, _palette(theme, colours)
     return figure
 
 
-def _palette(theme: Theme) -> tuple[int, ...]:
+def _palette(theme: Theme, more: Sequence[str]) -> tuple[int, ...]:
     """Each ink as it is: a palette that is found by counting would give a thin line its neighbour's colour."""
+    if theme.ground == "none":  # what becomes SVG is no PNG
+        return ()
     ground = to_rgb(theme.ground)
-    inks = [to_rgb(ink) for ink in (theme.ink, theme.faint, theme.a, theme.b, theme.margin, theme.waiting)]
+    inks = [to_rgb(ink) for ink in (theme.ink, theme.faint, theme.a, theme.b, theme.margin, theme.waiting, *more)]
     shares = [step / _STEPS for step in range(1, _STEPS + 1)]
     colours = [
         ground,

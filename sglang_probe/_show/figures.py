@@ -6,40 +6,23 @@ Invariant: a picture says whose words it draws: routing of SGLang's code as mode
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .._releases import COMMITS, RELEASES
-from .._types import FrozenMap, Group, InputError, Path, ProbeUnavailable
+from .._types import Group, InputError, Path
+from . import paths
+from .paths import CAPTION, STYLES
 from .sizes import human_bytes
 
 if TYPE_CHECKING:
     from .._bands import Band
     from .._proof.history import History, Row
-    from .._proof.looks import Look, Route
+    from .._proof.looks import Look
+    from .._report.theme import Theme
 
-# Colours of Okabe and Ito, told apart with every kind of colour vision; fallbacks are greys and vermilion, and hatches help in print.
-STYLES: Mapping[Path, tuple[str, str]] = FrozenMap(
-    {
-        Path.CUSTOM: ("#0072B2", ""),
-        Path.QUICK: ("#E69F00", ""),
-        Path.MSCCLPP: ("#CC79A7", ""),
-        Path.TORCH_SYMM_MEM: ("#009E73", ""),
-        Path.FLASHINFER: ("#56B4E9", ""),
-        Path.PCIE_IPC: ("#F0E442", ""),
-        Path.CPU_SHM: ("#332288", ""),
-        Path.PYNCCL_IN_PLACE: ("#BBBBBB", ""),
-        Path.PYNCCL_OUT_OF_PLACE: ("#777777", "//"),
-        Path.TORCH_DISTRIBUTED: ("#D55E00", ".."),
-        Path.RAISES: ("#000000", "xx"),
-        Path.NONE: ("#FFFFFF", ""),
-    }
-)
-CAPTION = "routing of SGLang's code as modelled, no measurement"
-_LOWEST, _HIGHEST = 1 << 10, 1 << 30
-_DARK = frozenset({Path.CUSTOM, Path.CPU_SHM, Path.RAISES, Path.PYNCCL_OUT_OF_PLACE, Path.TORCH_SYMM_MEM})
+__all__ = ["CAPTION", "STYLES", "Picture", "band_columns", "bands_figure", "history_drawn", "history_figure"]
 
 
 @dataclass(frozen=True)
@@ -49,14 +32,9 @@ class Picture:
     figure: Any
 
     def _repr_png_(self) -> bytes:
-        """A PNG with a palette: few colours are drawn, and notebooks that hold it stay small."""
-        from PIL import Image  # matplotlib depends on it
-
-        drawn, small = io.BytesIO(), io.BytesIO()
-        self.figure.savefig(drawn, format="png")
-        image = Image.open(drawn).convert("RGB")
-        image.quantize(128, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
-        return small.getvalue()
+        """A PNG of few colours, so that a notebook stays small."""
+        found: bytes = self.figure._repr_png_()[0]
+        return found
 
     def save(self, path: str) -> None:
         """Write it, in the format that the name ends in."""
@@ -71,33 +49,48 @@ def bands_figure(
     hidden: int = 0,
     sglang: Sequence[str] | None = None,
     title: str = "",
+    dark: bool = False,
 ) -> Picture:
     """A picture: releases across, bytes up (logarithmic), colour = path. Releases that route alike share one column.
 
     ``sglang`` chooses releases, oldest first; by default all. White lines are boundaries between kernels of one path.
     """
     columns = band_columns(group, context=context, dtype=dtype, hidden=hidden, sglang=sglang)
-    figure = _figure(max(5.0, 1.3 + 0.95 * len(columns)), 5.4)
-    axes = figure.add_subplot()
-    for x, (_, found) in enumerate(columns):
-        for i, band in enumerate(found):
-            _draw_band(axes, x, band)
-            if i + 1 < len(found) and found[i + 1].path is not band.path and band.last_bytes < _HIGHEST:
-                _draw_limit(axes, x, band)
-    _label_axes(axes, [label for label, _ in columns])
-    seen = [path for path in STYLES if any(band.path is path for _, found in columns for band in found)]
-    _legend(figure, seen)
-    subject = f"{group.world_size} ranks, {context}, {dtype}"
-    axes.set_title(title or f"Path by size: {subject}", loc="left", fontsize=11)
-    return Picture(figure)
+    theme = _theme(dark)
+    with _settings(theme):
+        told = title or f"Path by size: {group.world_size} ranks, {context}, {dtype}"
+        figure = _figure(max(5.0, 1.3 + 0.95 * len(columns)), 5.4, _alt(told, [label for label, _ in columns]), theme)
+        axes = figure.add_subplot()
+        seen: set[Path] = set()
+        for x, (_, found) in enumerate(columns):
+            seen |= paths.paint(axes, paths.spans_of_bands(found), x, theme, across=False)
+        _label_axes(axes, [label for label, _ in columns], theme)
+        paths.legend(figure, seen, theme)
+        axes.set_title(told.replace("$", r"\$"), loc="left", fontsize=11)
+        return Picture(figure)
 
 
-def _figure(width_in: float, height_in: float) -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ProbeUnavailable("no matplotlib here: pip install 'sglang_probe[notebook]'") from None
-    return Figure(figsize=(width_in, height_in), dpi=90, layout="constrained", facecolor="white")
+def _theme(dark: bool) -> Theme:
+    from .._report.theme import DARK, LIGHT
+
+    return DARK if dark else LIGHT
+
+
+def _settings(theme: Theme) -> Any:
+    from .._report.theme import settings
+
+    return settings(theme)
+
+
+def _figure(width_in: float, height_in: float, alt: str, theme: Theme) -> Any:
+    from .drawn import new_drawn
+
+    return new_drawn(width_in, height_in, alt, theme, paths.palette())
+
+
+def _alt(title: str, labels: Sequence[str]) -> str:
+    columns = ", ".join(label.replace("\n", " ") for label in labels)
+    return f"{title}. A column a release, from smaller to larger sizes: {columns}. {CAPTION}"
 
 
 def band_columns(
@@ -124,31 +117,9 @@ def _look(band: Band) -> tuple[object, ...]:
     return band.first_bytes, band.last_bytes, d.path, d.kernel, d.backend, d.reduces
 
 
-def _draw_band(axes: Any, x: int, band: Band) -> None:
-    low, high = max(band.first_bytes - 1, _LOWEST), min(band.last_bytes, _HIGHEST)
-    if low >= high:
-        return
-    colour, hatch = STYLES[band.path]
-    hatch = hatch if band.decision.reduces or band.path in (Path.RAISES, Path.NONE) else "xx"
-    axes.bar(x, high - low, bottom=low, width=0.92, color=colour, hatch=hatch, edgecolor="white", linewidth=1.0)
-    name = band.decision.kernel or (band.decision.backend if band.path is Path.CUSTOM else "")
-    if name and high / low >= 2:
-        ink = "white" if band.path in _DARK else "black"
-        middle = (low * high) ** 0.5
-        text = name.replace("_shot", "-shot").replace("_", "\n")
-        axes.text(x, middle, text, ha="center", va="center", fontsize=7, color=ink, linespacing=1.15)
-
-
-def _draw_limit(axes: Any, x: int, band: Band) -> None:
-    """The last size of a path, exact, under its edge: two limits that differ in one tensor look the same otherwise."""
-    last = band.last_bytes // 16 * 16
-    ink = "white" if band.path in _DARK else "black"
-    axes.text(x, last / 1.1, human_bytes(last), ha="center", va="top", fontsize=6.5, color=ink, fontweight="bold")
-
-
-def _label_axes(axes: Any, labels: Sequence[str]) -> None:
+def _label_axes(axes: Any, labels: Sequence[str], theme: Theme) -> None:
     axes.set_yscale("log", base=2)
-    axes.set_ylim(_LOWEST, _HIGHEST)
+    axes.set_ylim(paths.LOWEST, paths.HIGHEST)
     ticks = [1 << power for power in range(10, 31, 2)]
     axes.set_yticks(ticks, [human_bytes(tick) for tick in ticks])
     axes.minorticks_off()
@@ -158,15 +129,7 @@ def _label_axes(axes: Any, labels: Sequence[str]) -> None:
     axes.set_xlabel("SGLang release (releases that route alike share a column)")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-
-
-def _legend(figure: Any, seen: Sequence[Path]) -> None:
-    from matplotlib.patches import Patch
-
-    handles = [Patch(facecolor=STYLES[p][0], hatch=STYLES[p][1], edgecolor="#888888", label=str(p)) for p in seen]
-    legend = figure.legend(handles=handles, loc="outside lower left", ncols=4, frameon=False, fontsize=8, title=CAPTION)
-    legend.get_title().set_fontsize(8)
-    legend._legend_box.align = "left"
+    axes.tick_params(which="both", colors=theme.ink)  # also of ticks that are made later, outside of the settings
 
 
 # ---------------------------------------------------------------------------------------------------------------------- history
@@ -174,28 +137,36 @@ def _legend(figure: Any, seen: Sequence[Path]) -> None:
 _LOOKS = ("verify", "prefill")
 
 
-def history_figure(history: History, what: str | None = None) -> Picture:
+def history_figure(history: History, what: str | None = None, *, dark: bool = False) -> Picture:
     """The verify step above, a prefill chunk below (or one of them): the path of every size in its context, from release to release.
 
     A dashed line stands at the size that the launch asks for, with its calls. Releases that do the same in both share one column.
     """
     if what not in (None, *_LOOKS):
         raise InputError("what", what, "give 'verify', 'prefill', or nothing for both")
+    theme = _theme(dark)
+    with _settings(theme):
+        return Picture(history_drawn(history, what, theme))
+
+
+def history_drawn(history: History, what: str | None, theme: Theme) -> Any:
+    """The figure; `settings` of the theme are the caller's."""
     looks = _LOOKS if what is None else (what,)
     labels, columns = _history_columns(history, looks)
-    figure = _figure(max(6.0, 2.2 + 0.98 * len(labels)), 3.9 * len(looks) + 0.9)
+    alt = _alt(f"Path by size over releases: {history.subject}", labels)
+    figure = _figure(max(6.0, 2.2 + 0.98 * len(labels)), 3.9 * len(looks) + 0.9, alt, theme)
     panels = figure.subplots(len(looks), 1, sharex=True, squeeze=False)[:, 0]
     seen: set[Path] = set()
     for axes, name in zip(panels, looks, strict=True):
         for x, (row, sizes) in enumerate(columns[name]):
             mark = (row.verify if name == "verify" else row.prefill) if history.level == "launch" else None
-            seen |= _draw_column(axes, x, sizes, mark)
-        _label_axes(axes, labels if axes is panels[-1] else [""] * len(labels))
+            seen |= _draw_column(axes, x, sizes, mark, theme)
+        _label_axes(axes, labels if axes is panels[-1] else [""] * len(labels), theme)
         if axes is not panels[-1]:
             axes.set_xlabel("")
         _history_title(axes, history, name, [sizes.context for _, sizes in columns[name]])
-    _legend(figure, [path for path in STYLES if path in seen])
-    return Picture(figure)
+    paths.legend(figure, seen, theme)
+    return figure
 
 
 def _history_columns(history: History, looks: Sequence[str]) -> tuple[list[str], dict[str, list[tuple[Row, Look]]]]:
@@ -216,48 +187,21 @@ def _history_columns(history: History, looks: Sequence[str]) -> tuple[list[str],
     return [run[0] if len(run) == 1 else f"{run[0]}\nto {run[-1]}" for run in labels], columns
 
 
-def _draw_column(axes: Any, x: int, sizes: Look, mark: Look | None) -> set[Path]:
+def _draw_column(axes: Any, x: int, sizes: Look, mark: Look | None, theme: Theme) -> set[Path]:
     """The path of every size, and the size that is asked for."""
-    at = mark.nbytes if mark and _LOWEST < mark.nbytes < _HIGHEST else 0
-    seen: set[Path] = set()
-    for i, route in enumerate(sizes.routes):
-        low, high = max(route.first_bytes - 1, _LOWEST), min(route.last_bytes, _HIGHEST)
-        if low >= high:
-            continue
-        path = Path(route.outcome.path)
-        colour, hatch = STYLES[path]
-        hatch = "xx" if route.outcome.result in ("lost", "not reduced") else hatch
-        axes.bar(x, high - low, bottom=low, width=0.92, color=colour, hatch=hatch, edgecolor="white", linewidth=1.0)
-        _name_route(axes, x, route, low, high, at)
-        seen.add(path)
-        after = sizes.routes[i + 1 : i + 2]
-        if after and after[0].outcome.path != route.outcome.path and route.last_bytes < _HIGHEST:
-            ink = "white" if path in _DARK else "black"
-            last = route.last_bytes // 16 * 16
-            axes.text(x, last / 1.1, human_bytes(last), ha="center", va="top", fontsize=6.5, color=ink, fontweight="bold")
+    at = mark.nbytes if mark and paths.LOWEST < mark.nbytes < paths.HIGHEST else 0
+    seen = paths.paint(axes, paths.spans_of_routes(sizes.routes), x, theme, across=False, marked=at)
     if at and mark:
         axes.hlines(at, x - 0.46, x + 0.46, colors="white", linewidth=2.6)
         axes.hlines(at, x - 0.46, x + 0.46, colors="black", linestyles=(0, (3, 2)), linewidth=1.2)
         box = {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": "black", "linewidth": 0.6}
-        axes.text(x, at, _calls(mark), ha="center", va="center", fontsize=6.5, linespacing=1.15, bbox=box)
+        axes.text(x, at, _calls(mark), ha="center", va="center", fontsize=6.5, linespacing=1.15, color="black", bbox=box)
     return seen
 
 
 def _calls(mark: Look) -> str:
     left = mark.all_reduces - mark.fused
     return f"{left} calls" + (f"\n{mark.fused} fused" if mark.fused else "")
-
-
-def _name_route(axes: Any, x: int, route: Route, low: int, high: int, at: int) -> None:
-    """The kernel, in the larger part of the band that the marked size leaves."""
-    path, outcome = Path(route.outcome.path), route.outcome
-    name = outcome.kernel or (outcome.backend if path is Path.CUSTOM else "")
-    if low < at < high:
-        low, high = (low, int(at / 2.4)) if at / low > high / at else (int(at * 2.4), high)
-    if name and low < high and high / low >= 2:
-        ink = "white" if path in _DARK else "black"
-        text = name.replace("_shot", "-shot").replace("_", "\n")
-        axes.text(x, (low * high) ** 0.5, text, ha="center", va="center", fontsize=7, color=ink, linespacing=1.15)
 
 
 def _history_title(axes: Any, history: History, what: str, contexts: Sequence[str]) -> None:
@@ -269,7 +213,7 @@ def _history_title(axes: Any, history: History, what: str, contexts: Sequence[st
     else:
         axes.set_title(title, loc="left", fontsize=11, pad=26)
         for x, context in enumerate(contexts):
-            axes.text(x, _HIGHEST * 1.2, context.replace("_", "\n"), ha="center", va="bottom", fontsize=7, linespacing=1.15)
+            axes.text(x, paths.HIGHEST * 1.2, context.replace("_", "\n"), ha="center", va="bottom", fontsize=7, linespacing=1.15)
     if history.level == "launch":
         row = history.every[-1]
         look = row.verify if what == "verify" else row.prefill

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from .._decision import Decision
+from .._report.text import WITHHELD, names_secret
 from .._route import RULE_TEXTS
 from .._step.step import Step, StepCall
+from .._types import Server
 from .costs import call_cells, compared_costs, cost_basis, cost_line, instead_table
 from .page import Block, Line, Page, Table, items
 from .render import CHANGES_TITLE, NOT_CONFORMED_TITLE, answer, blockers, changes, consequences, evidence, why
@@ -40,7 +42,7 @@ def step_page(step: Step, verbose: bool = False) -> Page:
     page += items("Assumed", _all_assumed(step), "dim")
     page += items(NOT_CONFORMED_TITLE, _not_conformed(step), "dim")
     if verbose and server:
-        page += _settings(step)
+        page += settings_table(server)
     return page
 
 
@@ -294,12 +296,16 @@ def _not_conformed(step: Step) -> list[str]:
     return list(dict.fromkeys(text for s in _all(step) for item in s.calls for text in item.decision.not_conformed))
 
 
-def _settings(step: Step) -> list[Block]:
+def settings_table(server: Server) -> list[Block]:
     """Server arguments that somebody or some rule set; defaults are left out."""
-    assert step.server is not None
     rows = tuple(
-        (name, str(setting.value), setting.origin, setting.reason)
-        for name, setting in step.server.args.items()
+        (
+            name,
+            WITHHELD if isinstance(setting.value, str) and names_secret(name.upper()) else str(setting.value),
+            setting.origin,
+            setting.reason,
+        )
+        for name, setting in server.args.items()
         if setting.origin != "default"
     )
     return [Table("Server arguments that are not defaults", ("argument", "value", "origin", "reason"), rows)] if rows else []

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .._decision import Decision
+from .._shown import Reported
 from .._types import Call, Server
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class CyclePart:
 
 
 @dataclass(frozen=True, repr=False)
-class Step:
+class Step(Reported):
     """The all-reduces of one verify step (a decode step without speculation): what, how many, and by which path."""
 
     sglang: str
@@ -171,3 +172,9 @@ class Step:
         from .._show.render import step_html
 
         return step_html(self)
+
+    def picture(self, *, dark: bool = False) -> Any:
+        """A matplotlib Figure: where each size goes in this step's contexts and in a prefill chunk, its own calls marked."""
+        from .._show.strips import picture
+
+        return picture(self, dark)
