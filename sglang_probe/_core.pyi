@@ -264,17 +264,19 @@ class Recorder:
     def set_sources(self, sources: tuple[tuple[int, Any, str, int], ...], /) -> None:
         """Where a call's context bits come from: (bits, where, name, when).
 
-        where: a dict (a module's __dict__): its item `name`; None: the attribute `name` ("ca_comm._IS_CAPTURING") of the call's first
-        argument; anything else: its attribute `name`, or with "" it is called without arguments. True sets `bits` (CONTEXTS; bits 16
-        to 31 are the hook's own and reach expect() and the record). when: asked only if one of these bits is set already; 0: always. In
-        this order. A source that fails counts a failure and sets nothing.
+        where: a dict (a module's __dict__): its item `name`; None: the attribute `name` ("ca_comm.disabled") of the call's first
+        argument, which need not have it; anything else: its attribute `name`, or with "" it is called without arguments. True sets
+        `bits` (CONTEXTS; bits 16 to 31 are the hook's own and reach expect() and the record). when: asked only if one of these bits is
+        set already; 0: always. In this order. A source that fails counts a failure and sets nothing.
         """
 
     def set_expect(self, expect: Any, /) -> None:
-        """expect(group, entry, dtype, nbytes, rows, columns, layout, context, direct, owner) -> index in PATHS, or None: not known.
+        """expect(group, entry, dtype, nbytes, rows, columns, layout, context, direct, owner) -> index in PATHS, or (index, kernel's name),
+        or None: not known.
 
         Called once a key (all but owner, the call's first argument); remembered until forget(). What it raises counts a failure, and is
         remembered as not known. dtype: index in DTYPES, 255 unknown. direct: known not to have come through all_reduce.
+        The kernel stands in the record, as derived, where that path ran and no Wrapper saw which.
         """
 
     def forget(self) -> None:
@@ -338,21 +340,25 @@ class Wrapper:
         op: str = "",
         argument: int = 1,
         keyword: str = "",
-        group: str = ".unique_name",
+        group: Any = ".unique_name",
         dry: int = -1,
         unless: str = "",
         kernels: tuple[tuple[Any, str], ...] = (),
         through: tuple[Any, ...] = (),
+        which: int = -1,
+        which_keyword: str = "",
     ) -> Wrapper:
         """
         entry: its name, "" for an inner one. path: index in PATHS that this call means; of an outer one: unless an inner one says
         otherwise; -1: it says nothing. op: of RING_OPS. argument, keyword: where the tensor is, counted with `self` as 0, or its name.
-        group: ".name": that attribute (a str) of the first argument, ".a.b" through several; else the name itself; "": not known, which
-        joins any open call. dry: 1 says that nothing is launched from here on, 0 that something is. unless: attribute of the first
-        argument that, where true, means that this call does nothing. kernels: (result, name): what it means that this object (or a tuple
-        that begins with these objects; ... for any) is returned, by identity. through: code objects of the callers that make the call one
-        of all_reduce: looked for on the stack only where the path is not the expected one, and then in each such call (measured with CPU
-        tensors on an AMD EPYC: 0.2 us more for a stack of 5 frames, 0.4 of 20, 1.0 of 60; a third of it for frames walked before).
+        group: ".name": that attribute (a str) of the first argument, ".a.b" through several; another str: the name itself; "": not
+        known, which joins any open call; a callable: group(bool) -> str, asked once for each answer until forget(), with whether the
+        argument `which`, or of the name `which_keyword`, is true (it is where it was not given). dry: 1 says that nothing is launched
+        from here on, 0 that something is. unless: attribute of the first argument that, where true, means that this call does nothing.
+        kernels: (result, name): what it means that this object (or a tuple that begins with these objects; ... for any) is returned, by
+        identity. through: code objects of the callers that make the call one of all_reduce: looked for on the stack only where the path
+        is not the expected one, and then in each such call (measured with CPU tensors on an AMD EPYC: 0.2 us more for a stack of 5
+        frames, 0.4 of 20, 1.0 of 60; a third of it for frames walked before).
         """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...

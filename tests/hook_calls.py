@@ -46,6 +46,7 @@ COMMUNICATOR = Communicator()
 _FLAGS = {"_in_piecewise_cuda_graph": True}
 INNER = _core.Wrapper(Communicator.reduce, RECORDER, path=1, unless="disabled", kernels=(((ALGO, ...), "one_shot"),))
 OUTER = _core.Wrapper(lambda self, tensor: INNER(self, tensor), RECORDER, "all_reduce", 8, "out_of_place")
+FUSED = _core.Wrapper(lambda tensor, which: tensor, RECORDER, "fused", 5, "fused", 0, group=lambda which: "tp:0", which=1)
 FAILING = _core.Wrapper(Communicator.fail, RECORDER, "failing")
 BEGIN, END, REPLAY = (_core.GraphWrapper(lambda graph: None, RECORDER, event) for event in ("begin", "end", "replay"))
 FD = os.open(RECORDER.path, os.O_RDWR)
@@ -53,8 +54,8 @@ NO_RING = os.open(os.devnull, os.O_RDONLY)
 
 
 # No *args: CPython 3.12 and 3.13 crash by themselves where there is no memory for the tuple.
-def _expect(a: object, b: object, c: int, d: int, e: int, f: int, g: int, h: int, i: bool, j: object) -> int:
-    return 8
+def _expect(a: object, b: object, c: int, d: int, e: int, f: int, g: int, h: int, i: bool, j: object) -> object:
+    return 8, "two_shot"
 
 
 def _timer(token: object, seq: int = 0) -> object:
@@ -69,11 +70,13 @@ def _made() -> None:
 def _called() -> None:
     """Recorded with everything that can be asked for: sources, an expected path that is another one, a site, times."""
     RECORDER.set_sources(((4, _FLAGS, "_in_piecewise_cuda_graph", 0), (1 << 16, None, "disabled", 4), (1 << 17, bool, "", 0)))
+    RECORDER.forget()
     RECORDER.set_expect(_expect)
     RECORDER.site_every, RECORDER.host_time, RECORDER.timer_every, RECORDER.timer = 1, True, 1, _timer
     try:
         OUTER(COMMUNICATOR, TENSOR)
         OUTER(COMMUNICATOR, tensor=TENSOR)
+        FUSED(TENSOR, False)
     finally:
         RECORDER.site_every, RECORDER.host_time, RECORDER.timer_every, RECORDER.timer = 0, False, 0, None
         RECORDER.set_expect(None)

@@ -61,7 +61,7 @@ PATHS = (
 DTYPES = ("bf16", "fp16", "fp32", "fp64", "fp8", "int8", "int32", "int64")
 PHASES = ("eager", "captured", "warmup", "piecewise", "compile")
 OPS = ("", "in_place", "out_of_place", "fused")
-FLAGS = ("alarm", "dry", "nothing", "raised", "many", "direct", "through", "no_tensor", "by_hand")
+FLAGS = ("alarm", "dry", "nothing", "raised", "many", "direct", "through", "no_tensor", "by_hand", "derived")
 _KEY = ("group", "graph", "entry", "path", "kernel", "expected", "dtype", "phase", "op", "flags")
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from check_cases import FUSED, H200, LLAMA, recorded, run
 from hypothesis import given
@@ -260,15 +261,35 @@ def test_memory_does_not_grow_with_the_length_of_a_trace(tmp_path: Path) -> None
     assert peak < 8 * stream.CHUNK
 
 
+def test_what_newer_profilers_say_beside_of_each_kernel_changes_nothing(tmp_path: Path) -> None:
+    """Since 2026 libkineto writes the graph's and the node's number, 0 where there is none, and the occupancy as an object in an object."""
+    recording = Recording()
+    recording.forward(["v1"] * 5, graph=True).forward(["nccl"] * 5, graph=False)
+    replays = {number for name, _, number in recording.launches if name == "cudaGraphLaunch"}
+    events = recording.events()
+    before = read_trace(write_chrome(tmp_path / "before.json", events)).tracks[0].kernels
+    for i, event in enumerate(event for event in events if event.get("cat") == "kernel"):
+        number = i + 1 if event["args"]["correlation"] in replays else 0
+        event["args"] |= {
+            "blocks per SM": "inf", "warps per SM": 0.5, "est. achieved occupancy %": 3, "graph id": 7 if number else 0,
+            "graph node id": number, "occupancy": {"limitingFactors": "WARPS|REGS", "blockLimitWarps": 4}, "priority": -5,
+            "channel": 1, "channel_type": 2,
+        }  # fmt: skip
+    after = read_trace(write_chrome(tmp_path / "after.json", events)).tracks[0].kernels
+    assert np.array_equal(before, after) and len(after) == 12
+    assert (after["flags"] == 1).sum() == 6  # of the replay, with its gather
+
+
 # ---------------------------------------------------------------------------------------------------------------------- the real profiler
 
 _PROFILE = """
 import sys, torch
 from torch.profiler import ProfilerActivity, profile, record_function
+torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
 with profile(activities=[ProfilerActivity.CPU]) as profiler:
     for batch in (1, 2):
         with record_function(f"step[DECODE bs={batch}]"):
-            torch.ones(8, 8) @ torch.ones(8, 8)
+            torch.distributed.all_reduce(torch.ones(8, 8) @ torch.ones(8, 8))
 profiler.export_chrome_trace(sys.argv[1])
 """
 
@@ -299,4 +320,5 @@ def test_ranges_and_kernels_in_a_file_that_torch_laid_out_are_read(real: Path, t
     path.write_text(head + marker + ", ".join(json.dumps(event) for event in recording.events()) + "," + rest)
     trace = read_trace(path)
     assert [mark.name for mark in trace.tracks[0].marks] == ["step[DECODE bs=1]", "step[DECODE bs=2]"]
+    assert (trace.tracks[0].rank, trace.tracks[0].told_by) == (0, "the trace's distributedInfo")
     assert run(path, launch=LLAMA, **H200).agrees

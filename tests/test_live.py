@@ -22,6 +22,7 @@ from sglang_probe._live.recording import read_recording
 from sglang_probe._live.top import Top, Watch, top
 from sglang_probe._live.worker import Worker
 from sglang_probe._record.ring import Ring
+from sglang_probe._show.page import to_text
 
 SITE = "models/deepseek_v2.py:512 forward"
 
@@ -201,6 +202,20 @@ def test_graphs_that_never_ran_are_told_and_those_that_ran_are_not(folder: Path)
     ring.write()
     (told,) = findings(look(), "never_replayed")
     assert told.text == "1 graph of 3 never replayed: bs 512 captured 123 calls and never ran"
+
+
+def test_pieces_of_one_piecewise_graph_are_told_as_many_of_one_label(folder: Path) -> None:
+    def pieces(ring: RingWriter, rank: int) -> None:
+        for label, count in (("piecewise tokens 512", 3), ("decode bs 8", 1)):
+            for _ in range(count):
+                ring.put(2, phase="captured", graph=ring.graph(label, replays=0))
+
+    server(folder, 2, pieces)
+    found = look()
+    (told,) = findings(found, "never_replayed")
+    assert "piecewise tokens 512, decode bs 8 captured 8 calls" in told.text
+    text = to_text(found.page(verbose=True))
+    assert "piecewise tokens 512 (3 graphs)" in text and "decode bs 8 (" not in text
 
 
 def test_a_capture_that_registered_no_address_is_told_where_its_kernel_needs_them(folder: Path) -> None:

@@ -188,6 +188,94 @@ def test_the_kernel_is_what_the_picker_gave_back(hooked: Hooked) -> None:
     assert [row["kernel"] for row in hooked.seen()] == ["one_shot", "two_shot"]
 
 
+def test_a_kernel_that_nobody_saw_is_the_expected_one_where_the_expected_path_ran(hooked: Hooked) -> None:
+    g, answer = hooked.group, {"path": "pynccl_out_of_place", "kernel": "by_rule"}
+    hooked.recorder.set_expect(lambda *key: (PATH[answer["path"]], answer["kernel"]))
+    g.all_reduce(TENSOR, "pynccl")
+    g.all_reduce(TENSOR, "pynccl")  # remembered
+    g.all_reduce(TENSOR, "ca")  # another path, whose kernel was seen
+    g.in_place(TENSOR)  # another path
+    g.all_reduce(TENSOR, "both")  # which of the two?
+    g.all_reduce(TENSOR, "nobody")
+    answer |= {"path": "custom"}
+    hooked.recorder.forget()
+    g.all_reduce(TENSOR, "ca")  # seen
+    g.custom.pick = lambda _: None
+    g.all_reduce(TENSOR, "ca")  # not seen
+    g.custom.capturing = True
+    g.all_reduce(TENSOR, "ca")  # dry
+    answer |= {"kernel": ""}
+    hooked.recorder.forget()
+    g.custom.capturing = False
+    g.all_reduce(TENSOR, "ca")
+    told = [(row["path"], row["kernel"], "derived" in row["flags"]) for row in hooked.seen()]
+    assert told == [
+        ("pynccl_out_of_place", "by_rule", True),
+        ("pynccl_out_of_place", "by_rule", True),
+        ("custom", "one_shot", False),
+        ("pynccl_in_place", "", False),
+        ("pynccl_out_of_place", "one_shot", False),
+        ("", "", False),
+        ("custom", "one_shot", False),
+        ("custom", "by_rule", True),
+        ("custom", "", False),
+        ("custom", "", False),
+    ]
+
+
+def test_the_group_of_a_function_is_asked_once_for_each_answer_of_its_argument(hooked: Hooked) -> None:
+    asked: list[bool] = []
+    names = {True: "attention", False: "experts"}
+
+    def group(which: bool) -> str:
+        asked.append(which)
+        return names[which]
+
+    def reduce(tensor: Any, eps: float = 0.0, attention: bool = True) -> Any:
+        return tensor
+
+    call = _core.Wrapper(reduce, hooked.recorder, "fused", argument=0, group=group, which=2, which_keyword="attention")
+    for _ in range(2):
+        call(TENSOR)
+        call(TENSOR, 0.0, False)
+        call(TENSOR, attention=False)
+        call(TENSOR, eps=1.0)
+        call(TENSOR, 0.0, [0])  # true
+    told = [row["group"] for row in hooked.seen()]
+    assert told == ["attention", "experts", "experts", "attention", "attention"] * 2
+    assert asked == [True, False] and inspect.signature(call) == inspect.signature(reduce)
+    names[True] = "another"
+    hooked.recorder.forget()
+    call(TENSOR)
+    call(TENSOR)
+    assert [row["group"] for row in hooked.seen()[-2:]] == ["another"] * 2 and asked == [True, False, True]
+
+
+def test_a_group_that_cannot_be_told_is_none_and_the_call_runs(tmp_path: Path) -> None:
+    recorder = _core.Recorder(tmp_path / "a.ring", slots=64, graphs=1, kinds=64)
+
+    class Odd:
+        def __bool__(self) -> bool:
+            raise ValueError("neither")
+
+    def fails(which: bool) -> str:
+        raise RuntimeError("ours")
+
+    def forgets(which: bool) -> str:
+        recorder.forget()
+        return "tp:0"
+
+    recorder.start()
+    for group, which in ((fails, True), (lambda which: 1, True), (lambda which: "tp:0", Odd()), (forgets, False)):
+        call = _core.Wrapper(lambda tensor, which: tensor, recorder, "fused", argument=0, group=group, which=1)
+        assert call(TENSOR, which) is TENSOR
+    with Ring.open(recorder.path) as ring:
+        names = ring.tables().names["group"]
+        assert [names[int(one["group"])] for one in ring.records().records] == ["", "", "", "tp:0"]
+    assert recorder.counts()["failures"] == 3
+    recorder.close()
+
+
 def test_a_dry_run_is_told_from_one_that_launched(hooked: Hooked) -> None:
     hooked.group.custom.capturing = True
     hooked.group.all_reduce(TENSOR, "ca")
@@ -282,6 +370,37 @@ def test_context_comes_from_dicts_attributes_calls_and_what_is_set(hooked: Hooke
     g.all_reduce(TENSOR)
     told = [(row["context"], row["phase"]) for row in hooked.seen()]
     assert told == [(0, "eager"), (4 | 3 << 16, "piecewise"), (3 | 3 << 16, "captured")] and len(asked) == 1
+
+
+def test_what_the_first_argument_does_not_have_is_not_true_and_no_failure(hooked: Hooked) -> None:
+    names = ("pynccl.disabled", "missing.disabled", "unique_name.missing", "nothing.disabled")
+    hooked.recorder.set_sources(tuple((1 << (16 + i), None, name, 0) for i, name in enumerate(names)))
+    g = hooked.group
+    g.nothing = None
+    g.all_reduce(TENSOR, "ca")
+    g.pynccl.disabled = True
+    g.all_reduce(TENSOR, "ca")
+    g.nothing = g.pynccl
+    g.all_reduce(TENSOR, "ca")
+    assert [row["context"] >> 16 for row in hooked.seen()] == [0, 1, 9]
+
+
+def test_an_expected_path_is_that_of_what_the_sources_say_now(hooked: Hooked) -> None:
+    asked: list[int] = []
+
+    def expect(*key: Any) -> int:
+        asked.append(key[7])
+        return PATH["torch_distributed" if key[7] >> 16 & 1 else "pynccl_in_place"]
+
+    hooked.recorder.set_sources(((1 << 16, None, "pynccl.disabled", 0),))
+    hooked.recorder.set_expect(expect)
+    for disabled in (False, True, False, True, True):
+        hooked.group.pynccl.disabled = disabled
+        hooked.group.all_reduce(TENSOR)
+    assert asked == [0, 1 << 16] and not hooked.recorder.pending
+    assert {(row["path"], row["expected"]) for row in hooked.seen()} == {
+        (one, one) for one in ("torch_distributed", "pynccl_in_place")
+    }
 
 
 def test_the_expected_path_is_asked_once_for_everything_that_decides_it(hooked: Hooked) -> None:
@@ -499,17 +618,18 @@ def test_nothing_of_ours_is_raised_whatever_fails(tmp_path: Path) -> None:
         def copy(self) -> Odd:
             return self
 
-    r.set_sources(((1 << 16, failing, "", 0), (1 << 17, None, "no.such.thing", 0), (4, {"on": True}, "on", 0)))
+    r.set_sources(((1 << 16, failing, "", 0), (1 << 17, len, "no.such.thing", 0), (4, {"on": True}, "on", 0)))
     r.set_expect(failing)
     r.timer, r.timer_every, r.site_every = failing, 1, 1
     assert g.all_reduce(TENSOR, "ca") is not None
     assert isinstance(g.out_place(Odd(), "pynccl"), Odd)
     g.unique_name = None
     g.all_reduce(TENSOR, "ca")
-    r.set_expect(lambda *key: 99)
-    g.all_reduce(TENSOR, "ca")
+    for answer in (99, (99, "one_shot"), (8, 8), (8,), "custom"):
+        r.set_expect(lambda *key, said=answer: said)
+        g.all_reduce(TENSOR, "ca")
     rows = hooked.seen()
-    assert [(row["context"], row["expected"], row["group"]) for row in rows] == [(4, "", "tp:0")] * 2 + [(4, "", "")] * 2
+    assert [(row["context"], row["expected"], row["group"]) for row in rows] == [(4, "", "tp:0")] * 2 + [(4, "", "")] * 6
     assert rows[1]["flags"] == {"no_tensor"}
     assert r.counts()["failures"] > 10
     r.close()
@@ -647,6 +767,7 @@ def test_wrappers_and_recorders_that_hold_one_another_are_collected(tmp_path: Pa
         holder["wrapper"] = _core.Wrapper(original, recorder, "x")
         recorder.set_expect(holder["wrapper"])
         recorder.set_sources(((1, holder["wrapper"], "", 0),))
+        holder["chosen"] = _core.Wrapper(original, recorder, "y", group=lambda _: holder["wrapper"])
         recorder.timer = holder["wrapper"]
         return weakref.ref(holder["wrapper"])
 
@@ -661,6 +782,8 @@ BAD: list[tuple[Callable[[_core.Recorder], Any], str]] = [
     (lambda r: _core.Wrapper(len, r, path=99), "path=99"),
     (lambda r: _core.Wrapper(len, r, op="sideways"), "op='sideways'"),
     (lambda r: _core.Wrapper(len, r, group=".a.b.c.d.e"), "at most 4"),
+    (lambda r: _core.Wrapper(len, r, group=1), "group=1"),
+    (lambda r: _core.Wrapper(len, r, which=-2), "which=-2"),
     (lambda r: _core.Wrapper(len, r, through=(len,)), "no code object"),
     (lambda r: _core.Wrapper(len, r, entry="x" * 500), "480"),
     (lambda r: r.set_sources(((1, None, "", 0),)), "callable"),

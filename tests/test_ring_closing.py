@@ -79,6 +79,24 @@ for n, call in enumerate((
         assert n == 99, n
     r.close()
 """,
+    "an answer": """
+def at_once(answer, r):
+    r.close()
+    return answer
+
+for n, (more, expect, source) in enumerate((
+    ({"group": lambda which: at_once("tp:0", r)}, None, None),
+    ({"group": "tp:0"}, lambda *key: at_once((8, "one_shot"), r), None),
+    ({"group": "tp:0"}, None, type("Of", (list,), {"on": property(lambda self: at_once(True, r))})),
+)):
+    r = made(n)
+    call = _core.Wrapper(len, r, "len", argument=0, which=1, **more)
+    r.set_expect(expect)
+    r.set_sources(((1 << 16, None, "on", 0),) if source else ())
+    r.start()
+    assert call((source or list)([1])) == 1
+    assert not r.recording and call([1, 2]) == 2
+""",
     "a hash": """
 for n, call in enumerate((
     lambda: r.intern("group", Hashes("tp:0")),

@@ -17,7 +17,7 @@
 
 #include "deadline.h"
 
-enum { PATH_MAX_HERE = 4000, RESERVE_TRIES = 100 };
+enum { PATH_MAX_HERE = 4000, RESERVE_TRIES = 100, WRITE_TRIES = 1024 };
 
 /* ---- slots ---- */
 
@@ -32,26 +32,37 @@ static void store_payload(sp_slot *slot, const sp_record *record) {
     for (int i = 0; i < SP_RING_WORDS; i++) atomic_store_explicit(&slot->payload[i], words[i], memory_order_release);
 }
 
-/* Head is a hint, moved on by whoever finds it behind; what counts is the
- * slot's word. */
-static inline void move_on(sp_ring *ring, uint64_t head) {
-    atomic_compare_exchange_strong_explicit(&ring->counts->head, &head, head + 1, memory_order_relaxed, memory_order_relaxed);
+/* The file's head follows ours. It never falls back: it is replaced only as long as it is what it was before ours was
+ * looked at. Whatever somebody else wrote there is put right. */
+static inline void tell_head(sp_ring *ring) {
+    uint64_t told = atomic_load_explicit(&ring->counts->head, memory_order_acquire);
+    for (int i = 0; i < WRITE_TRIES; i++) {
+        uint64_t head = atomic_load_explicit(&ring->head, memory_order_acquire);
+        if (told == head ||
+            atomic_compare_exchange_strong_explicit(&ring->counts->head, &told, head, memory_order_acq_rel, memory_order_acquire))
+            return;
+    }
+}
+
+/* Head is a hint, moved on by whoever finds it behind; what counts is the slot's word. */
+static inline bool move_on(sp_ring *ring, uint64_t head) {
+    bool moved = atomic_compare_exchange_strong_explicit(&ring->head, &head, head + 1, memory_order_release,
+                                                         memory_order_relaxed);
+    tell_head(ring);
+    return moved;
 }
 
 uint64_t sp_ring_write(sp_ring *ring, const sp_record *record) {
-    for (;;) {
-        uint64_t head = atomic_load_explicit(&ring->counts->head, memory_order_relaxed), seq = head + 1;
+    for (int i = 0; i < WRITE_TRIES; i++) {
+        uint64_t head = atomic_load_explicit(&ring->head, memory_order_acquire), seq = head + 1;
         sp_slot *slot = &ring->slot[head & (ring->shape.slots - 1)];
-        uint64_t word = atomic_load_explicit(&slot->word, memory_order_relaxed);
-        if (owner(word) >= seq) { /* another thread's already */
+        uint64_t word = atomic_load_explicit(&slot->word, memory_order_acquire), of = owner(word);
+        /* Nobody here has claimed more than one past head: a word that says so is somebody else's, and no slot is lost for it. */
+        if (of >= seq && of <= atomic_load_explicit(&ring->head, memory_order_relaxed) + 1) { /* another thread's already */
             move_on(ring, head);
-        } else if (is_busy(word)) { /* whoever writes here is a lap behind, or was
-                                   killed: it keeps the slot */
-            uint64_t at = head;
-            if (atomic_compare_exchange_strong_explicit(&ring->counts->head, &at, head + 1, memory_order_relaxed,
-                                                        memory_order_relaxed))
-                atomic_fetch_add_explicit(&ring->counts->passed, 1, memory_order_relaxed);
-        } else if (atomic_compare_exchange_strong_explicit(&slot->word, &word, ~seq, memory_order_acquire,
+        } else if (is_busy(word) && of < seq) { /* whoever writes here is a lap behind, or was killed: it keeps the slot */
+            if (move_on(ring, head)) atomic_fetch_add_explicit(&ring->counts->passed, 1, memory_order_relaxed);
+        } else if (atomic_compare_exchange_strong_explicit(&slot->word, &word, ~seq, memory_order_acq_rel,
                                                            memory_order_relaxed)) {
             move_on(ring, head);
             store_payload(slot, record);
@@ -59,6 +70,8 @@ uint64_t sp_ring_write(sp_ring *ring, const sp_record *record) {
             return seq;
         }
     }
+    atomic_fetch_add_explicit(&ring->counts->failures, 1, memory_order_relaxed);
+    return 0;
 }
 
 bool sp_ring_amend(sp_ring *ring, uint64_t seq, uint32_t device_ns, sp_record *record) {

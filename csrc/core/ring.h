@@ -36,7 +36,7 @@ typedef struct sp_ring {
     int fd;                 /* kept for its lock: who can lock the file knows that nobody writes it any more */
     uint64_t device, inode; /* of the file: by the time that fd is closed, it may be another one's */
     /* What is used, of our own: the file's numbers are for readers, and anybody of this user can change them. */
-    _Atomic uint64_t graphs;
+    _Atomic uint64_t head, graphs;
     _Atomic uint32_t names_busy;
     uint64_t names_used;
     uint32_t names[SP_NAMED_COUNT]; /* ids given out; both under names_busy */
@@ -52,7 +52,7 @@ void sp_ring_leave(sp_ring *ring); /* unmaps: for a child of the process that
                                       writes, whose file it is not */
 
 /* One record, from any thread; its seq is set here and returned. Never waits
- * for another writer. */
+ * for another writer; 0: somebody else writes into the file and left it no slot. */
 uint64_t sp_ring_write(sp_ring *ring, const sp_record *record);
 /* Sets device_ns of a record that is still there, and gives back the whole of
  * it; false: it was overwritten. */

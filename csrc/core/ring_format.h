@@ -79,7 +79,8 @@ enum {
     X(DIRECT, "direct", "known not to have come through all_reduce")                                \
     X(THROUGH, "through", "known to have come through all_reduce")                                  \
     X(NO_TENSOR, "no_tensor", "the tensor could not be read: bytes and dtype are not known")        \
-    X(BY_HAND, "by_hand", "written by put(), not by a wrapped call")
+    X(BY_HAND, "by_hand", "written by put(), not by a wrapped call")                                \
+    X(DERIVED, "derived", "the kernel was not seen: it is the one that the release's rules pick")
 
 /* X(ENUM, name, text): bits of a record's layout. The three highest bits are
  * the number of dimensions, 7 for more. */

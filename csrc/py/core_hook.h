@@ -48,7 +48,7 @@ typedef struct hook_name {
 
 typedef struct hook_source {
     uint32_t bits, when;
-    PyObject *where; /* NULL: the call's first argument */
+    PyObject *where; /* NULL: the call's first argument, which need not have it */
     hook_name name;  /* none: `where` is called */
     bool is_item;    /* where is a dict, the name its key */
 } hook_source;
@@ -59,14 +59,14 @@ typedef struct hook_sources {
     hook_source of[];
 } hook_sources;
 
-/* What decides an expected path. Bytes are compared, so no hole may lie before
- * `path`. */
+/* What decides an expected path, and the answer. Bytes are compared, so no hole
+ * may lie before `path`. */
 typedef struct hook_key {
     uint64_t nbytes;
     uint32_t rows, columns, context;
     uint16_t group;
     uint8_t entry, dtype, layout, direct;
-    uint8_t path, used; /* not of the key */
+    uint8_t path, kernel, used; /* not of the key */
 } hook_key;
 enum { SP_HOOK_KEY_BYTES = offsetof(hook_key, path) };
 
@@ -147,13 +147,17 @@ typedef struct wrapper_object {
     PyObject_HEAD vectorcallfunc vectorcall;
     PyObject *original, *weak;
     recorder_object *recorder;
-    PyObject *keyword; /* the tensor's, or NULL */
-    PyObject *through; /* tuple of code objects, or NULL */
+    PyObject *keyword;       /* the tensor's, or NULL */
+    PyObject *chooser;       /* which(bool) -> the group's name, or NULL */
+    PyObject *which_keyword; /* of the argument that it is asked with, or NULL */
+    PyObject *through;       /* tuple of code objects, or NULL */
     hook_name group_name, unless;
     hook_kernel *kernel;
-    Py_ssize_t kernels, argument;
+    Py_ssize_t kernels, argument, which;
     int path, dry;
-    uint16_t group; /* where it is not read from the first argument; 0: not known */
+    uint16_t group;     /* where it is not read from the first argument; 0: not known */
+    uint16_t chosen[2]; /* what the chooser said; 0: not asked */
+    unsigned chosen_at; /* the recorder's `forgotten` then */
     uint8_t entry, op;
     int event; /* of a GraphWrapper */
 } wrapper_object;
@@ -163,8 +167,9 @@ typedef struct hook_open {
     recorder_object *recorder;
     sp_record record;
     uint32_t columns, generation;
-    int inside;  /* inner calls that are running */
-    bool marked; /* one of them has ended and had said which path */
+    int inside;     /* inner calls that are running */
+    bool marked;    /* one of them has ended and had said which path */
+    uint8_t kernel; /* the expected path's */
 } hook_open;
 
 typedef struct hook_thread {
@@ -176,6 +181,18 @@ typedef struct hook_thread {
     const recorder_object *of;
     hook_open open[SP_HOOK_DEPTH];
 } hook_thread;
+
+/* The argument at this position, or of this name; borrowed, NULL where it was not given. */
+static inline PyObject *sp_hook_argument(Py_ssize_t at, PyObject *name, PyObject *const *args, Py_ssize_t count,
+                                         PyObject *keywords) {
+    if (at >= 0 && at < count) return args[at];
+    Py_ssize_t named = keywords && name ? PyTuple_GET_SIZE(keywords) : 0;
+    for (Py_ssize_t i = 0; i < named; i++) {
+        PyObject *given = PyTuple_GET_ITEM(keywords, i);
+        if (given == name || PyUnicode_Compare(given, name) == 0) return args[count + i];
+    }
+    return NULL;
+}
 
 /* core_hook_thread.c */
 hook_thread *sp_hook_thread(void);
@@ -212,11 +229,11 @@ uint32_t sp_hook_context(recorder_object *r, uint32_t thread, PyObject *first);
 bool sp_hook_sources_set(recorder_object *r, PyObject *sources);
 void sp_hook_sources_clear(recorder_object *r);
 int sp_hook_sources_traverse(recorder_object *r, visitproc visit, void *arg);
-uint16_t sp_hook_group(recorder_object *r, const wrapper_object *w, PyObject *first);
+uint16_t sp_hook_group(recorder_object *r, wrapper_object *w, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 
 /* core_hook_expect.c */
-uint8_t sp_hook_expected(recorder_object *r, const hook_open *open, bool direct, PyObject *first);
-bool sp_hook_expect_set(recorder_object *r, PyObject *expect); /* false with an exception */
+void sp_hook_expected(recorder_object *r, hook_open *open, bool direct, PyObject *first); /* sets it in the record */
+bool sp_hook_expect_set(recorder_object *r, PyObject *expect);                            /* false with an exception */
 void sp_hook_forget(recorder_object *r);
 
 /* core_hook_site.c */

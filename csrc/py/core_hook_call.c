@@ -14,17 +14,6 @@ static inline PyObject *pass_on(const wrapper_object *w, PyObject *const *args, 
 
 static inline uint32_t saturated(int64_t ns) { return ns <= 0 ? 0 : ns > UINT32_MAX ? UINT32_MAX : (uint32_t)ns; }
 
-/* The call's tensor, borrowed; NULL where it was not given. */
-static PyObject *tensor_of(const wrapper_object *w, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
-    if (w->argument >= 0 && w->argument < count) return args[w->argument];
-    Py_ssize_t named = keywords && w->keyword ? PyTuple_GET_SIZE(keywords) : 0;
-    for (Py_ssize_t i = 0; i < named; i++) {
-        PyObject *name = PyTuple_GET_ITEM(keywords, i);
-        if (name == w->keyword || PyUnicode_Compare(name, w->keyword) == 0) return args[count + i];
-    }
-    return NULL;
-}
-
 /* ---- inside of an open call ---- */
 
 static void say_path(const wrapper_object *w, hook_open *open) {
@@ -98,7 +87,7 @@ static void begin(const wrapper_object *w, recorder_object *r, hook_thread *t, u
     record->context = sp_hook_context(r, t->number, first);
     record->phase = (uint8_t)sp_phase_of(record->context);
     if (!tensor || !sp_hook_facts(r, tensor, open)) record->flags |= SP_FLAG(NO_TENSOR);
-    if (r->expect != Py_None) record->expected = sp_hook_expected(r, open, false, first);
+    if (r->expect != Py_None) sp_hook_expected(r, open, false, first);
     uint32_t every = r->ring.map ? atomic_load_explicit(&r->control->site_every, memory_order_relaxed) : 0;
     if (every && ++r->site_count % every == 0) record->site = sp_hook_site(r);
     say_path(w, open);
@@ -124,7 +113,15 @@ static void look_who_called(const wrapper_object *w, recorder_object *r, hook_op
     sp_record *record = &open->record;
     bool through = sp_hook_stack_has(r, w->through);
     record->flags |= through ? SP_FLAG(THROUGH) : SP_FLAG(DIRECT);
-    if (!through) record->expected = sp_hook_expected(r, open, true, first);
+    if (!through) sp_hook_expected(r, open, true, first);
+}
+
+/* Where the expected path ran and nothing said by which kernel, it is the expected one. */
+static void derive_kernel(hook_open *open) {
+    sp_record *record = &open->record;
+    if (record->kernel || !open->kernel || record->path != record->expected) return;
+    if (record->flags & (SP_FLAG(DRY) | SP_FLAG(NOTHING) | SP_FLAG(MANY))) return;
+    record->kernel = open->kernel, record->flags |= SP_FLAG(DERIVED);
 }
 
 uint64_t sp_hook_write(recorder_object *r, sp_record *record) {
@@ -149,6 +146,7 @@ static uint64_t end(const wrapper_object *w, recorder_object *r, hook_open *open
     if (!result) record->path = SP_PATH_RAISES, record->flags |= SP_FLAG(RAISED);
     if (result && gave_nothing(record, result)) record->path = SP_RING_NONE, record->flags |= SP_FLAG(NOTHING);
     if (result && w->through && is_alarm(record)) look_who_called(w, r, open, first);
+    derive_kernel(open);
 
     if (!r->ring.map || sp_hook_forks() != r->forks)
         return 0; /* closed meanwhile, or this is a child that was forked meanwhile */
@@ -162,7 +160,7 @@ static PyObject *outer_call(const wrapper_object *w, hook_thread *t, uint16_t gr
     hook_open *open = &t->open[t->depth];
     Py_ssize_t count = PyVectorcall_NARGS(nargsf);
     PyObject *first = count ? args[0] : NULL, *token = NULL;
-    begin(w, r, t, group, first, tensor_of(w, args, count, keywords));
+    begin(w, r, t, group, first, sp_hook_argument(w->argument, w->keyword, args, count, keywords));
 
     bool is_timed = r->ring.map && atomic_load_explicit(&r->control->host_time, memory_order_relaxed);
     /* While any thread captures: it must not meet another one's questions to the device. */
@@ -205,8 +203,7 @@ static bool is_ours(recorder_object *r, hook_thread *t, uint32_t control) {
     return saw_all(r, t, control);
 }
 
-static PyObject *recorded_call(const wrapper_object *w, uint32_t control, PyObject *const *args, size_t nargsf,
-                               PyObject *keywords) {
+static PyObject *recorded_call(wrapper_object *w, uint32_t control, PyObject *const *args, size_t nargsf, PyObject *keywords) {
     recorder_object *r = w->recorder;
     hook_thread *t = sp_hook_thread();
     hook_open *open = t->depth && t->open[t->depth - 1].recorder == r ? &t->open[t->depth - 1] : NULL;
@@ -216,10 +213,10 @@ static PyObject *recorded_call(const wrapper_object *w, uint32_t control, PyObje
         r->control = sp_hook_never();
         return pass_on(w, args, nargsf, keywords);
     }
-    PyObject *first = PyVectorcall_NARGS(nargsf) ? args[0] : NULL;
+    Py_ssize_t count = PyVectorcall_NARGS(nargsf);
     t->ours = true;
-    bool skip = w->unless.parts && first && sp_hook_is_true(&w->unless, first, r);
-    uint16_t group = w->entry && !skip ? sp_hook_group(r, w, first) : 0;
+    bool skip = w->unless.parts && count && sp_hook_is_true(&w->unless, args[0], r);
+    uint16_t group = w->entry && !skip ? sp_hook_group(r, w, args, count, keywords) : 0;
     bool joins = open && (!w->entry || !group || !open->record.group || group == open->record.group);
     if (skip || (!joins && (!r->ring.map || !is_ours(r, t, control)))) {
         t->ours = false;
@@ -235,7 +232,7 @@ static PyObject *recorded_call(const wrapper_object *w, uint32_t control, PyObje
 }
 
 PyObject *sp_hook_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *keywords) {
-    const wrapper_object *w = (const wrapper_object *)self;
+    wrapper_object *w = (wrapper_object *)self;
     uint32_t control = atomic_load_explicit(&w->recorder->control->control, memory_order_relaxed);
     if (!(control & 1)) return pass_on(w, args, nargsf, keywords);
     return recorded_call(w, control, args, nargsf, keywords);

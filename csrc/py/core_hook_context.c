@@ -54,13 +54,35 @@ bool sp_hook_is_true(const hook_name *name, PyObject *of, recorder_object *r) {
 
 /* ---- sources ---- */
 
+/* 1 and a new reference, 0, or -1 with an exception: what is not there costs no exception. */
+static int look_up(PyObject *of, PyObject *name, PyObject **value) {
+#if PY_VERSION_HEX >= 0x030D0000
+    return PyObject_GetOptionalAttr(of, name, value);
+#else
+    return _PyObject_LookupAttr(of, name, value);
+#endif
+}
+
+/* What the call's first argument has by this name; None where it has none, or None on the way. */
+static PyObject *value_of_first(const hook_name *name, PyObject *first) {
+    PyObject *value = Py_NewRef(first);
+    for (int i = 0; value != Py_None && i < name->parts; i++) {
+        PyObject *next = NULL;
+        int found = look_up(value, name->part[i], &next);
+        Py_DECREF(value);
+        if (found < 0) return NULL;
+        value = found ? next : Py_NewRef(Py_None);
+    }
+    return value;
+}
+
 static PyObject *value_of(const hook_source *s, PyObject *first) {
     if (s->is_item) {
         PyObject *item = PyDict_GetItemWithError(s->where, s->name.part[0]);
         return item ? Py_NewRef(item) : PyErr_Occurred() ? NULL : Py_NewRef(Py_False);
     }
     if (!s->name.parts) return PyObject_CallNoArgs(s->where);
-    return sp_hook_name_get(&s->name, s->where ? s->where : first);
+    return s->where ? sp_hook_name_get(&s->name, s->where) : value_of_first(&s->name, first);
 }
 
 static void release_sources(hook_sources *sources) {
@@ -152,11 +174,10 @@ int sp_hook_sources_traverse(recorder_object *r, visitproc visit, void *arg) {
 
 /* ---- groups ---- */
 
-uint16_t sp_hook_group(recorder_object *r, const wrapper_object *w, PyObject *first) {
-    if (!w->group_name.parts) return w->group;
-    PyObject *text = first ? sp_hook_name_get(&w->group_name, first) : NULL;
+/* The id of a group by its name, which is looked at by its address first. Takes the reference. */
+static uint16_t id_of(recorder_object *r, PyObject *text) {
     if (!text || !PyUnicode_CheckExact(text)) {
-        if (first) sp_hook_failed(r);
+        sp_hook_failed(r);
         Py_XDECREF(text);
         return 0;
     }
@@ -173,4 +194,27 @@ uint16_t sp_hook_group(recorder_object *r, const wrapper_object *w, PyObject *fi
     }
     Py_DECREF(text);
     return (uint16_t)id;
+}
+
+/* What the chooser says, which is asked once for each answer, until the recorder forgets. */
+static uint16_t chosen(recorder_object *r, wrapper_object *w, PyObject *which) {
+    int truth = which ? is_true(Py_NewRef(which)) : 1;
+    if (truth < 0) {
+        sp_hook_failed(r);
+        return 0;
+    }
+    unsigned now = r->forgotten;
+    if (w->chosen_at != now) w->chosen[0] = w->chosen[1] = 0, w->chosen_at = now;
+    if (w->chosen[truth] || !w->chooser) return w->chosen[truth];
+    PyObject *chooser = Py_NewRef(w->chooser);
+    uint16_t id = id_of(r, PyObject_CallOneArg(chooser, truth ? Py_True : Py_False));
+    Py_DECREF(chooser);
+    if (w->chosen_at == r->forgotten) w->chosen[truth] = id; /* Python ran */
+    return id;
+}
+
+uint16_t sp_hook_group(recorder_object *r, wrapper_object *w, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+    if (w->chooser) return chosen(r, w, sp_hook_argument(w->which, w->which_keyword, args, count, keywords));
+    if (!w->group_name.parts) return w->group;
+    return count ? id_of(r, sp_hook_name_get(&w->group_name, args[0])) : 0;
 }

@@ -1,5 +1,5 @@
-/* The path that the router expects of a call, remembered by everything that
- * decides it. Called once a recorded call. Invariant: a hit allocates nothing
+/* The path and kernel that the router expects of a call, remembered by
+ * everything that decides them. Called once a recorded call. Invariant: a hit allocates nothing
  * and runs no Python; a miss asks once, and what cannot be answered is
  * remembered as not known. */
 #include "core_hook.h"
@@ -18,9 +18,19 @@ static uint64_t hash_of(const hook_key *key) {
 
 static PyObject *whole_number(uint64_t value) { return PyLong_FromUnsignedLongLong(value); }
 
-/* The index of a path, SP_RING_NONE for None and for anything that went wrong.
- */
-static uint8_t ask(recorder_object *r, const hook_key *k, PyObject *first) {
+/* A path, or a tuple of it and its kernel's name; false with an exception. */
+static bool parse_answer(recorder_object *r, PyObject *answer, long *path, uint32_t *kernel) {
+    PyObject *name = NULL;
+    if (answer == Py_None) return true;
+    if (!PyTuple_Check(answer))
+        *path = PyLong_AsLong(answer);
+    else if (!PyArg_ParseTuple(answer, "lU", path, &name) || !sp_hook_intern(r, SP_NAMED_KERNEL, name, kernel))
+        return false;
+    return !PyErr_Occurred();
+}
+
+/* Sets the answer: SP_RING_NONE for None and for anything that went wrong. */
+static void ask(recorder_object *r, hook_key *k, PyObject *first) {
     enum { ARGUMENTS = 10 };
     PyObject *expect = Py_NewRef(r->expect);
     PyObject *argument[ARGUMENTS] = {Py_NewRef(sp_hook_text(r, SP_NAMED_GROUP, k->group)),
@@ -38,32 +48,44 @@ static uint8_t ask(recorder_object *r, const hook_key *k, PyObject *first) {
     PyObject *answer = made ? PyObject_Vectorcall(expect, argument, ARGUMENTS, NULL) : NULL;
     for (int i = 0; i < ARGUMENTS; i++) Py_XDECREF(argument[i]);
     Py_DECREF(expect);
-    long path = answer && answer != Py_None ? PyLong_AsLong(answer) : SP_RING_NONE;
-    bool good = answer && !PyErr_Occurred() && ((path >= 0 && path < SP_PATH_COUNT) || path == SP_RING_NONE);
+    long path = SP_RING_NONE;
+    uint32_t kernel = 0;
+    bool good = answer && parse_answer(r, answer, &path, &kernel) &&
+                ((path >= 0 && path < SP_PATH_COUNT) || path == SP_RING_NONE);
     Py_XDECREF(answer);
     if (!good) sp_hook_failed(r);
-    return good ? (uint8_t)path : SP_RING_NONE;
+    k->path = good ? (uint8_t)path : SP_RING_NONE;
+    k->kernel = good ? (uint8_t)kernel : 0;
 }
 
-uint8_t sp_hook_expected(recorder_object *r, const hook_open *open, bool direct, PyObject *first) {
+static void answer_with(hook_open *open, const hook_key *key) {
+    open->record.expected = key->path;
+    open->kernel = key->kernel;
+}
+
+void sp_hook_expected(recorder_object *r, hook_open *open, bool direct, PyObject *first) {
     const sp_record *record = &open->record;
-    if (!r->expected || !r->ring.map) return SP_RING_NONE;
+    answer_with(open, &(hook_key){.path = SP_RING_NONE});
+    if (!r->expected || !r->ring.map) return;
     hook_key key = {.nbytes = record->nbytes, .rows = record->rows, .columns = open->columns, .context = record->context};
     key.group = record->group, key.entry = record->entry, key.dtype = record->dtype;
     key.layout = record->layout, key.direct = direct, key.used = 1;
     uint64_t at = hash_of(&key);
     hook_key *pair = &r->expected[at % (SP_HOOK_EXPECTED / 2) * 2];
     for (int i = 0; i < 2; i++)
-        if (pair[i].used && !memcmp(&pair[i], &key, SP_HOOK_KEY_BYTES)) return pair[i].path;
+        if (pair[i].used && !memcmp(&pair[i], &key, SP_HOOK_KEY_BYTES)) {
+            answer_with(open, &pair[i]);
+            return;
+        }
     atomic_fetch_add_explicit(&r->ring.counts->asked, 1, memory_order_relaxed);
     unsigned asked = r->forgotten;
-    key.path = ask(r, &key, first);
+    ask(r, &key, first);
+    answer_with(open, &key);
     /* Python ran: the table may be gone, or what it rested on. */
-    if (!r->expected || asked != r->forgotten) return key.path;
+    if (!r->expected || asked != r->forgotten) return;
     pair = &r->expected[at % (SP_HOOK_EXPECTED / 2) * 2];
     pair[1] = pair[0];
     pair[0] = key;
-    return key.path;
 }
 
 bool sp_hook_expect_set(recorder_object *r, PyObject *expect) {

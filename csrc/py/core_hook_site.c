@@ -67,11 +67,12 @@ static void remember(recorder_object *r, PyObject *code, int at, uint16_t site) 
 
 /* 1, 0, or -1 with an exception. */
 static int is_skipped(recorder_object *r, PyObject *file) {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(r->skipped); i++) {
-        int found = PySequence_Contains(file, PyTuple_GET_ITEM(r->skipped, i));
-        if (found) return found;
-    }
-    return 0;
+    PyObject *skipped = Py_NewRef(r->skipped); /* a file name may be of any kind of str, and Python may set others */
+    int found = 0;
+    for (Py_ssize_t i = 0; !found && i < PyTuple_GET_SIZE(skipped); i++)
+        found = PySequence_Contains(file, PyTuple_GET_ITEM(skipped, i));
+    Py_DECREF(skipped);
+    return found;
 }
 
 /* "sglang/srt/models/deepseek_v2.py:1234 forward": from the package on where

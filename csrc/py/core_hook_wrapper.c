@@ -14,6 +14,7 @@ int sp_wrapper_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(w->original);
     Py_VISIT(w->recorder);
     Py_VISIT(w->through);
+    Py_VISIT(w->chooser);
     for (Py_ssize_t i = 0; i < w->kernels; i++) Py_VISIT(w->kernel[i].result);
     return 0;
 }
@@ -23,6 +24,7 @@ int sp_wrapper_traverse(PyObject *self, visitproc visit, void *arg) {
 int sp_wrapper_clear(PyObject *self) {
     wrapper_object *w = (wrapper_object *)self;
     Py_CLEAR(w->through);
+    Py_CLEAR(w->chooser);
     for (; w->kernels; w->kernels--) Py_CLEAR(w->kernel[w->kernels - 1].result); /* the macro reads its argument twice */
     return 0;
 }
@@ -37,6 +39,7 @@ void sp_wrapper_dealloc(PyObject *self) {
     sp_hook_name_clear(&w->group_name);
     sp_hook_name_clear(&w->unless);
     Py_CLEAR(w->keyword);
+    Py_CLEAR(w->which_keyword);
     Py_CLEAR(w->original);
     Py_CLEAR(w->recorder);
     type->tp_free(self);
@@ -128,10 +131,17 @@ static bool parse_through(wrapper_object *w, PyObject *codes) {
     return true;
 }
 
-/* ".unique_name" is an attribute of the first argument, anything else the name
- * itself. */
+/* ".unique_name" is an attribute of the first argument, another text the name
+ * itself; anything else is asked. */
 static bool parse_group(wrapper_object *w, PyObject *group) {
     uint32_t id;
+    if (!PyUnicode_Check(group)) {
+        if (PyCallable_Check(group))
+            w->chooser = Py_NewRef(group);
+        else
+            PyErr_Format(PyExc_TypeError, "group=%R: give a str or a callable", group);
+        return w->chooser;
+    }
     if (PyUnicode_GET_LENGTH(group) == 0 || PyUnicode_READ_CHAR(group, 0) != '.') {
         if (!sp_hook_intern(w->recorder, SP_NAMED_GROUP, group, &id)) return false;
         w->group = (uint16_t)id;
@@ -154,8 +164,14 @@ static bool note_outer(wrapper_object *w) {
     return known >= 0;
 }
 
+static void set_keyword(PyObject **kept, PyObject *given) {
+    if (!PyUnicode_GET_LENGTH(given)) return;
+    *kept = Py_NewRef(given);
+    PyUnicode_InternInPlace(kept);
+}
+
 static bool set_up(wrapper_object *w, PyObject *entry, const char *op, PyObject *keyword, PyObject *group, PyObject *unless,
-                   PyObject *kernels, PyObject *through) {
+                   PyObject *kernels, PyObject *through, PyObject *which) {
     uint32_t id;
     if (!parse_op(op, &w->op) || !sp_hook_intern(w->recorder, SP_NAMED_ENTRY, entry, &id)) return false;
     w->entry = (uint8_t)id;
@@ -163,34 +179,32 @@ static bool set_up(wrapper_object *w, PyObject *entry, const char *op, PyObject 
         PyErr_Format(PyExc_ValueError, "entry=%R: the ring has no room for its name", entry);
         return false;
     }
-    if (PyUnicode_GET_LENGTH(keyword)) {
-        w->keyword = Py_NewRef(keyword);
-        PyUnicode_InternInPlace(&w->keyword);
-    }
+    set_keyword(&w->keyword, keyword);
+    set_keyword(&w->which_keyword, which);
     return parse_group(w, group) && sp_hook_name_parse(unless, &w->unless) && parse_kernels(w, kernels) &&
            parse_through(w, through) && (!id || note_outer(w));
 }
 
 static PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"original", "recorder", "entry",  "path",    "op",      "argument", "keyword",
-                            "group",    "dry",      "unless", "kernels", "through", NULL};
+    static char *names[] = {"original", "recorder", "entry",   "path",    "op",    "argument",      "keyword", "group",
+                            "dry",      "unless",   "kernels", "through", "which", "which_keyword", NULL};
     core_state *state = sp_state_of_type(type);
     PyObject *original, *recorder, *entry = NULL, *keyword = NULL, *group = NULL, *unless = NULL, *kernels = NULL,
-                                   *through = NULL;
+                                   *through = NULL, *which_keyword = NULL;
     const char *op = "";
-    Py_ssize_t argument = 1;
+    Py_ssize_t argument = 1, which = -1;
     int path = -1, dry = -1;
-    if (!state ||
-        !PyArg_ParseTupleAndKeywords(args, kwargs, "OO|UisnUUiUO!O!", names, &original, &recorder, &entry, &path, &op, &argument,
-                                     &keyword, &group, &dry, &unless, &PyTuple_Type, &kernels, &PyTuple_Type, &through))
+    if (!state || !PyArg_ParseTupleAndKeywords(args, kwargs, "OO|UisnUOiUO!O!nU", names, &original, &recorder, &entry, &path, &op,
+                                               &argument, &keyword, &group, &dry, &unless, &PyTuple_Type, &kernels, &PyTuple_Type,
+                                               &through, &which, &which_keyword))
         return NULL;
     recorder_object *r = sp_recorder_of(recorder, state);
     if (!r) return NULL;
-    if (!PyCallable_Check(original) || path < -1 || path >= SP_PATH_COUNT || dry < -1 || dry > 1 || argument < -1) {
+    if (!PyCallable_Check(original) || path < -1 || path >= SP_PATH_COUNT || dry < -1 || dry > 1 || argument < -1 || which < -1) {
         PyErr_Format(PyExc_ValueError,
-                     "%R, path=%d, dry=%d, argument=%zd: give a callable, an index "
-                     "in PATHS or -1, -1 to 1, -1 or more",
-                     original, path, dry, argument);
+                     "%R, path=%d, dry=%d, argument=%zd, which=%zd: give a callable, "
+                     "an index in PATHS or -1, -1 to 1, -1 or more, -1 or more",
+                     original, path, dry, argument, which);
         return NULL;
     }
     PyObject *nothing = PyUnicode_FromString(""), *none = PyTuple_New(0), *name = PyUnicode_InternFromString(".unique_name");
@@ -199,9 +213,9 @@ static PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         w->vectorcall = sp_hook_call;
         w->original = Py_NewRef(original);
         w->recorder = (recorder_object *)Py_NewRef(recorder);
-        w->path = path, w->dry = dry, w->argument = argument;
+        w->path = path, w->dry = dry, w->argument = argument, w->which = which;
         if (!set_up(w, entry ? entry : nothing, op, keyword ? keyword : nothing, group ? group : name, unless ? unless : nothing,
-                    kernels ? kernels : none, through ? through : none))
+                    kernels ? kernels : none, through ? through : none, which_keyword ? which_keyword : nothing))
             Py_CLEAR(w);
     }
     Py_XDECREF(name);
@@ -213,7 +227,7 @@ static PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 static PyType_Slot wrapper_slots[] = {
     {Py_tp_doc, "Wrapper(original, recorder, entry='', path=-1, op='', argument=1, "
                 "keyword='', group='.unique_name', dry=-1, unless='', "
-                "kernels=(), through=())\n--\n\n"
+                "kernels=(), through=(), which=-1, which_keyword='')\n--\n\n"
                 "A C callable in place of one of SGLang's functions: with an entry it "
                 "opens a call, inside an open one it says which path runs."},
     {Py_tp_new, wrapper_new},

@@ -118,7 +118,7 @@ def _never_replayed(graphs: Sequence[Graph]) -> Iterator[tuple[str, str]]:
 
 
 def _named(graphs: Sequence[Graph]) -> str:
-    names = [graph.label or f"graph {graph.number}" for graph in graphs]
+    names = list(dict.fromkeys(graph.label or f"graph {graph.number}" for graph in graphs))
     more = f" and {len(names) - _LABELS} more" if len(names) > _LABELS else ""
     return ", ".join(names[:_LABELS]) + more
 

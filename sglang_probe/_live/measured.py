@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _LEFT_OUT = words.BIT["dry"] | words.BIT["nothing"] | words.BIT["raised"] | words.BIT["no_tensor"] | words.BIT["many"]
 _KEY = ("path", "kernel", "dtype", "nbytes")
 NOTE = "recorded in a server at work; device times include waiting for the last rank; no result was checked"
+DERIVED = "; the kernel is the one that the release's rules pick for such a call: nobody saw it"
 _REMEDY = "record them: sglang-probe record start --host-time --timer-every 100"
 
 
@@ -112,10 +113,11 @@ def _cells(
             continue
         first = min(int(part["time_ns"][0]) for part in parts if len(part))
         at = {"at": words.utc(first + recording.clock_ns(members.workers[0]))}
+        derived = any(bool((part["flags"] & words.BIT["derived"]).any()) for part in parts)
         cell = Cell(
             path=path, kernel=kernel, backend="", release=world.release or "unknown", phase="eager", pattern="interleaved",
             compute_us=gap, driver="engine", device=device, dtype=dtype, nbytes=nbytes, world_size=size,
-            device_us=tuple(on_device), host_us=tuple(host), checked=0, wrong=0, before=FrozenMap(at), note=NOTE,
+            device_us=tuple(on_device), host_us=tuple(host), checked=0, wrong=0, before=FrozenMap(at), note=NOTE + DERIVED * derived,
         )  # fmt: skip
         cells.append(cell)
     return cells, reasons

@@ -5,6 +5,7 @@ Invariant: ranks that are alike share a row, and a row says whose it is; what is
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -211,7 +212,7 @@ def _graphs(world: World, verbose: bool) -> list[Block]:
     cells = tuple(
         (
             ranks_short(rank for rank, _ in found),
-            label,
+            label + _times(rank for rank, _ in found),
             f"{captured:,}",
             human_bytes(nbytes) if nbytes else "-",
             "-" if registered is None else f"{registered:,}",
@@ -221,3 +222,9 @@ def _graphs(world: World, verbose: bool) -> list[Block]:
     )
     columns = ("ranks", "graph", "captured", "bytes", "registered", "replays")
     return [Table("Graphs", columns, cells, frozenset(columns[2:]))] if cells else []
+
+
+def _times(ranks: Iterable[int]) -> str:
+    """Pieces of one piecewise graph share its label: how many a rank has, where they are several."""
+    most = max(Counter(ranks).values())
+    return f" ({most} graphs)" if most > 1 else ""

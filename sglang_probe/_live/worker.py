@@ -19,7 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._record.dtype import RECORD
+from .._record.header import OfHeader
 from .._record.ring import Ring, Tables
+from .._shown import Shown
 from .._types import FrozenMap
 from .counts import Graph, Kind, graphs_of, kinds_of
 from .tally import Size, Tally
@@ -33,7 +35,7 @@ _BOOT_NS = 2_000_000_000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Worker:
+class Worker(Shown, OfHeader):
     """One process, at one moment."""
 
     path: str
@@ -58,23 +60,6 @@ class Worker:
     """When it was last seen to do something: its last record, or a replay between two looks; CLOCK_MONOTONIC, 0 unknown."""
     still_s: float = 0.0
     """For how long it has been watched without a replay or a record."""
-
-    @property
-    def pid(self) -> int:
-        return int(self.header["pid"])
-
-    @property
-    def rank(self) -> int:
-        """-1: it has not said."""
-        return int(self.header["rank"])
-
-    @property
-    def world_size(self) -> int:
-        return int(self.header["world_size"])
-
-    @property
-    def release(self) -> str:
-        return str(self.header["release"])
 
     @property
     def is_alive(self) -> bool:
@@ -127,16 +112,6 @@ class Worker:
     def who(self) -> str:
         """``rank 3 (process 4242)``."""
         return f"rank {self.rank} (process {self.pid})" if self.rank >= 0 else f"process {self.pid}"
-
-    def wall_ns(self, time_ns: int) -> int:
-        """A time of a record as nanoseconds since 1970."""
-        return time_ns + self.clock_ns
-
-    @property
-    def clock_ns(self) -> int:
-        """What is added to CLOCK_MONOTONIC for nanoseconds since 1970. Whatever a damaged file says, it can be added to a 64-bit number."""
-        clock = int(self.header["wall_ns"]) - int(self.header["mono_ns"])
-        return clock if abs(clock) < 1 << 62 else 0
 
     def __repr__(self) -> str:
         return f"<Worker: {self.who}, {self.state}, {self.calls:,} calls>"

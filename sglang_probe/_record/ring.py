@@ -20,6 +20,7 @@ from .. import _core
 from .._types import FrozenMap, InputError, ProbeError
 from .dtype import GRAPH, KIND, RECORD
 from .folder import folders, started, unwritten
+from .header import OfHeader
 
 CONTROLS = ("site_every", "timer_every", "host_time")
 
@@ -58,7 +59,7 @@ class Refusal:
     reason: str
 
 
-class Ring:
+class Ring(OfHeader):
     """One process's ring file.
 
     Parameters
@@ -79,24 +80,6 @@ class Ring:
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Ring:
         return cls(path)
-
-    @property
-    def pid(self) -> int:
-        return int(self.header["pid"])
-
-    @property
-    def rank(self) -> int:
-        """-1: the process has not said."""
-        return int(self.header["rank"])
-
-    @property
-    def world_size(self) -> int:
-        return int(self.header["world_size"])
-
-    @property
-    def release(self) -> str:
-        """Of SGLang, "" where it was not known."""
-        return str(self.header["release"])
 
     @property
     def recording(self) -> bool:
@@ -133,10 +116,6 @@ class Ring:
             np.frombuffer(kinds, KIND),
             FrozenMap({kind: FrozenMap(of) for kind, of in names.items()}),
         )
-
-    def wall_ns(self, time_ns: int) -> int:
-        """A time of a record (CLOCK_MONOTONIC) as nanoseconds since 1970, by the clocks' difference when the file was made."""
-        return int(time_ns) - int(self.header["mono_ns"]) + int(self.header["wall_ns"])
 
     def start(self) -> None:
         """The process records from its next call on. InputError where it is gone."""

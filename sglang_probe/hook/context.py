@@ -1,16 +1,22 @@
-"""What surrounds a call, read where SGLang keeps it: sources for the Recorder. Called by session.py.
+"""What surrounds a call, read where SGLang keeps it: sources for the Recorder. Called by session.py, and by groups.py as groups come.
 
-The piecewise flag is looked at in each call; graph_capture() and captures say themselves when they begin and end (graphs.py).
-Invariant: a source is an object that is there for good, a module's dictionary, so that reading it cannot fail.
+The piecewise flag and the groups' switched communicators are looked at in each call; graph_capture() and captures say themselves when they
+begin and end (graphs.py).
+Invariant: a source is an object that is there for good, a module's dictionary, or an attribute of the call's group, so that reading it
+cannot fail.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._route import context_bits
 from .arming import when_imported
+
+if TYPE_CHECKING:
+    from .. import _core
+    from .expected import Expected
 
 Source = tuple[int, Any, str, int]
 _OLD = "sglang.srt.compilation.piecewise_context_manager"  # v0.5.5.post3 to v0.5.13.post1
@@ -44,8 +50,14 @@ def is_piecewise() -> bool:
     )
 
 
-def follow_flags(recorder: Any) -> None:
-    """Sources anew when a module of theirs comes."""
+def set_sources(recorder: _core.Recorder, expected: Expected) -> None:
+    """All that are known now."""
+    recorder.set_sources((*context_sources(), *expected.switches()))
+
+
+def follow_flags(recorder: _core.Recorder, expected: Expected) -> None:
+    """Sources, and anew when a module of theirs comes."""
+    set_sources(recorder, expected)
     for module in dict.fromkeys(module for module, _, _ in FLAGS):
         if module not in sys.modules:
-            when_imported(module, lambda _: recorder.set_sources(context_sources()))
+            when_imported(module, lambda _: set_sources(recorder, expected))

@@ -1,7 +1,9 @@
 """What should have run: the router's answer for the installed release and the live group, once a kind of call. The Recorder calls it.
 
-    expect(group, entry, dtype, nbytes, rows, columns, layout, context, direct, owner) -> index in PATHS, or None
+    expect(group, entry, dtype, nbytes, rows, columns, layout, context, direct, owner) -> (index in PATHS, kernel), or None
 
+Which communicators are switched off is part of ``context``: SGLang enables pynccl for one block and disables custom all-reduce for another,
+and the Recorder remembers an answer.
 A call is asked about as all_reduce would be. Where SGLang's operator was called by somebody else (``direct``), its own answer is what
 counts: the in-place one knows pynccl, torch symmetric memory and torch.distributed alone; the other one was told its method when Dynamo
 traced its caller.
@@ -11,6 +13,7 @@ Invariant: an answer is the core's, of facts that are read when it is asked; whe
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 from .. import _core
@@ -22,6 +25,7 @@ from .._types import Call, Group, Path
 from .._versions import at_least
 from .facts import attribute, communicator, group_facts, usable
 from .forking import Lock
+from .targets import FUSED
 from .wrapping import PATHS
 
 _DTYPES = tuple(DTYPES)
@@ -38,7 +42,15 @@ _COMMUNICATORS = {
     "pcie_ipc": ("pcie_ipc_comm",),
     "pynccl": ("pynccl_comm",),
 }
+_OFF = {name: 1 << (16 + i) for i, name in enumerate(_COMMUNICATORS)}
+"""Bits of a call's context that say which of its group's communicators are switched off."""
 _SWITCHED_BY_CAPTURE = ("pynccl", "mscclpp")
+_PAST_THE_GROUP = "symm_mem_bypass"
+"""The entry whose first argument is no group: its switches are read as it is asked about."""
+_KERNELS = tuple(name for name, _, _ in _core.KERNELS)
+_DRY = "dry"
+Answer = tuple[int, str]
+"""A path's index, and its kernel's name where the router has one."""
 _BYPASSED = {"own_custom": 0, "own_mscclpp": 0, "own_pcie_ipc": 0, "fi_workspace": 0, "symm_mem": 0}
 
 
@@ -51,6 +63,8 @@ class Expected:
         self._groups: dict[str, weakref.ref[Any]] = {}
         self._captured: set[str] = set()
         self._facts: dict[str, Group] = {}
+        self.watched = 0
+        """Of _OFF, what the calls' contexts say."""
 
     def add(self, group: Any) -> None:
         with self._lock:
@@ -74,6 +88,17 @@ class Expected:
 
     def groups(self) -> list[Any]:
         return [group for found in list(self._groups.values()) if (group := found()) is not None]
+
+    def switches(self) -> Iterable[tuple[int, None, str, int]]:
+        """Sources for the Recorder: of the communicators that any group has."""
+        groups, sources, watched = self.groups(), [], 0
+        for name, attributes in _COMMUNICATORS.items():
+            held = next((one for one in attributes if any(getattr(group, one, None) is not None for group in groups)), None)
+            if held is not None:
+                sources.append((_OFF[name], None, f"{held}.disabled", 0))
+                watched |= _OFF[name]
+        self.watched = watched
+        return sources
 
     def facts(self, group: Any) -> Group:
         """Raises where there is no release to read them for, or SGLang's objects are not what that release has."""
@@ -99,11 +124,11 @@ class Expected:
         context: int,
         direct: bool,
         owner: Any,
-    ) -> int | None:
+    ) -> Answer | None:
         if self.release is None or not nbytes or dtype >= len(_DTYPES):
             return None
-        if entry == "fused":
-            return PATHS[Path.FLASHINFER]
+        if entry == FUSED:
+            return PATHS[Path.FLASHINFER], ""
         live = self.group(group) or (owner if hasattr(owner, "world_size") and hasattr(owner, "ranks") else None)
         if live is None:
             return None
@@ -117,38 +142,42 @@ class Expected:
             contiguous=contiguous,
             weak_contiguous=bool(contiguous or layout & _LAYOUT["dense"]),
             aligned=bool(elsewhere or layout & _LAYOUT["aligned"]),
-            registered=entry == "symm_mem_bypass" and not at_least(self.release.name, "0.5.4.post3"),
+            registered=entry == _PAST_THE_GROUP and not at_least(self.release.name, "0.5.4.post3"),
         )
-        return self._answer(live, entry, call, context & _BITS, direct)
+        switched = switches(live, context, 0 if entry == _PAST_THE_GROUP else self.watched)
+        return self._answer(live, entry, call, context & _BITS, switched, direct)
 
-    def _answer(self, live: Any, entry: str, call: Call, bits: int, direct: bool) -> int | None:
+    def _answer(self, live: Any, entry: str, call: Call, bits: int, switched: Switched, direct: bool) -> Answer:
         facts = self.facts(live)
         if entry == "in_place" and direct:
-            if usable(getattr(live, "pynccl_comm", None)):
-                return PATHS[Path.PYNCCL_IN_PLACE]
-            return self._route(live, facts.with_facts("found", "the in-place operator", **_BYPASSED), call, 0)[0]
-        path, op = self._route(live, facts, call, bits)
+            if switched[1] & GATES["pynccl"]:
+                return PATHS[Path.PYNCCL_IN_PLACE], ""
+            return self._route(facts.with_facts("found", "the in-place operator", **_BYPASSED), call, 0, switched)[0]
+        answer, op = self._route(facts, call, bits, switched)
         if entry == "out_place" and direct and op == _IN_PLACE:  # from code that Dynamo traced: "auto" never ends in place
-            return self._route(live, facts, call, bits | _COMPILING)[0]
-        return path
+            return self._route(facts, call, bits | _COMPILING, switched)[0]
+        return answer
 
-    def _route(self, live: Any, facts: Group, call: Call, bits: int) -> tuple[int, int]:
+    def _route(self, facts: Group, call: Call, bits: int, switched: Switched) -> tuple[Answer, int]:
         assert self.release is not None
-        off, on, kernel = switches(live)
-        codes = _core.route(
-            self.release.index, pack_facts(facts), pack_call(call), bits, self.release.derived, 0, off, on, kernel
-        )[2]
-        return codes[0], codes[2]
+        found = _core.route(self.release.index, pack_facts(facts), pack_call(call), bits, self.release.derived, 0, *switched)
+        codes, kernel = found[2], _KERNELS[found[3][1]]
+        return (codes[0], "" if kernel == _DRY else kernel), codes[2]
 
 
-def switches(live: Any) -> tuple[int, int, int]:
-    """Communicators that are disabled now, or enabled; and the kernel that somebody told V2 to run."""
+Switched = tuple[int, int, int]
+"""What ``_core.route`` takes: gates that are off, gates that are on, a kernel."""
+
+
+def switches(live: Any, context: int = 0, watched: int = 0) -> Switched:
+    """Communicators that are disabled, or enabled, in a call of this context, and now where it does not say; and the kernel that somebody
+    told V2 to run."""
     off = on = 0
     for name, names in _COMMUNICATORS.items():
         comm = communicator(live, *names)
         if comm is None:
             continue
-        if usable(comm):
+        if not context & _OFF[name] if watched & _OFF[name] else usable(comm):
             on |= GATES[name] if name in _SWITCHED_BY_CAPTURE else 0
         elif name not in _SWITCHED_BY_CAPTURE:
             off |= GATES[name]

@@ -1,5 +1,6 @@
-"""Graphs: what each captured, its replays, which groups graph_capture() enters, and the addresses that it registers. Called by session.py.
+"""Graphs: what each captured and for what, its replays, which groups graph_capture() enters, and the addresses that it registers.
 
+Called by session.py.
 Every runner of every release captures and replays by torch.cuda.CUDAGraph, a Python class: three of its methods are wrapped.
 A call that was captured with registered buffers reads its peers' inputs where they lie: their addresses are exchanged when
 graph_capture() ends. v1 and V2 log how many those are; here the same numbers are taken where SGLang has them.
@@ -9,7 +10,8 @@ Invariant: SGLang's context manager is entered and left as it was, and what it r
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, suppress
-from types import ModuleType, TracebackType
+from functools import partial
+from types import FunctionType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
@@ -19,6 +21,7 @@ from .arming import when_imported
 from .context import is_piecewise
 from .facts import saves_memory
 from .forking import Lock
+from .labels import Runner, labelled, runners_of
 from .promises import registering
 
 if TYPE_CHECKING:
@@ -59,11 +62,22 @@ class Captures:
             graph_capture.__wrapped__ = original  # type: ignore[attr-defined] # its signature
             self._patches.set(coordinator, "graph_capture", graph_capture)
         wrapping.guarded("torch.cuda.CUDAGraph", self._methods)
+        for runner in runners_of(wrapping.release):
+            when_imported(runner.module, partial(self._label, wrapping, runner))
         for name in _META:
             when_imported(name, lambda module: wrapping.guarded(_META_NAME, lambda: self._meta(module)))
         when_imported(_DEDUP, lambda module: wrapping.guarded("DedupedCudaGraphRegistry", lambda: self._deduplicated(module)))
         when_imported(_V2, lambda module: wrapping.guarded("CustomAllReduceV2", lambda: self._v2(module)))
         when_imported(_WORKSPACE, lambda module: wrapping.guarded("FlashInferWorkspaceManager", lambda: self._workspace(module)))
+
+    def _label(self, wrapping: Wrapping, runner: Runner, module: ModuleType) -> None:
+        def wrap() -> None:
+            kind, name = getattr(module, runner.attributes[0], None), runner.attributes[1]
+            original = None if kind is None else vars(kind).get(name)
+            if isinstance(original, FunctionType):
+                self._patches.set(kind, name, labelled(original, runner, self._recorder))
+
+        wrapping.guarded(runner, wrap)
 
     def _surround(self, bits: int, on: bool) -> None:
         with suppress(Exception):

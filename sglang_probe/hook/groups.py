@@ -6,12 +6,15 @@ Invariant: a constructor runs as it did; what is looked at afterwards cannot fai
 from __future__ import annotations
 
 import logging
+import sys
+from collections.abc import Callable
 from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .arming import when_imported
-from .targets import GROUP_NAME, IDLE
+from .arming import STATE, when_imported
+from .context import set_sources
+from .targets import FUSED, GROUP_NAME, IDLE
 from .telling import cut
 
 if TYPE_CHECKING:
@@ -92,4 +95,29 @@ class Groups:
 
             self._recorder.set_rank(torch.distributed.get_rank(), torch.distributed.get_world_size())
             self._ranked = True
+        set_sources(self._recorder, self._expected)
         self._recorder.forget()
+
+
+def fused_group(module: ModuleType, chooses: bool) -> Callable[[bool], str]:
+    """Who reduces in the fused operator of this module, by the functions that its own workspace is made by. ``chooses``: it is told for
+    which of two groups."""
+
+    def name(attention: bool) -> str:
+        with suppress(Exception):  # a server that has not made them yet, or an SGLang that is not known
+            return str(_reducing(module, chooses, attention).unique_name)
+        return FUSED
+
+    return name
+
+
+def _reducing(module: ModuleType, chooses: bool, attention: bool) -> Any:
+    names = {**vars(sys.modules[STATE]), **vars(module)}
+    if not chooses:  # before v0.5.10rc0
+        return names["get_tp_group"]()
+    if "resolve_fusion_group" in names:  # v0.5.21 on
+        return names["resolve_fusion_group"](use_attn_tp_group=attention)[2]
+    if attention:
+        return names["get_attn_tp_group"]()
+    experts = names["get_moe_ep_group"]()
+    return experts if experts.world_size > 1 else names["get_moe_tp_group"]()

@@ -17,6 +17,7 @@ from .. import _core
 from .._record.ring import Tables
 from .._types import Path
 from .facts import communicator
+from .targets import FUSED
 from .telling import Finding
 
 CALLS = 1000
@@ -24,6 +25,8 @@ CALLS = 1000
 _PATH = {name: i for i, (name, _) in enumerate(_core.PATHS)}
 _FLAG = {name: 1 << i for i, (name, _) in enumerate(_core.RING_FLAGS)}
 _PHASE = {name: i for i, (name, _) in enumerate(_core.PHASES)}
+_V1 = ("", "one_shot", "two_shot")
+"""Where the rules do not say which, it has no name."""
 _PULLS = ("one_shot_pull", "two_shot_pull")
 
 
@@ -66,7 +69,7 @@ def broken_promises(
 ) -> Iterable[Finding]:
     """Of one group of several ranks. ``stopped`` says what the model knows against a path for one of its calls."""
     name, kinds = str(group.unique_name), tables.kinds
-    mine = _of_group(tables, name)
+    mine = _of_group(tables, name) & ~_entered(tables, FUSED)
     calls = total(kinds, mine)
     if int(group.world_size) < 2 or calls < least:
         return
@@ -92,7 +95,7 @@ def _why(comm: Any, promise: Promise, warnings: Iterable[str]) -> str:
 
 def unfused(tables: Tables, asked: bool, least: int = CALLS) -> Iterable[Finding]:
     """The fused all-reduce and norm, that the server's arguments ask for."""
-    fused = _entered(tables, "fused")
+    fused = _entered(tables, FUSED)
     calls = total(tables.kinds, ~fused)
     if asked and calls >= least and not total(tables.kinds, fused):
         yield Finding("promise", "fused", f"FlashInfer's fused all-reduce is on by flag; 0 of {calls:,} calls were fused")
@@ -100,7 +103,7 @@ def unfused(tables: Tables, asked: bool, least: int = CALLS) -> Iterable[Finding
 
 def reduced_nothing(tables: Tables) -> Iterable[Finding]:
     """A fused operator that gave back nothing: what calls it goes on with a sum that nobody made, or (from v0.5.23) all-reduces itself."""
-    fused = _entered(tables, "fused")
+    fused = _entered(tables, FUSED)
     nothing = total(tables.kinds, fused & (tables.kinds["flags"] & _FLAG["nothing"] != 0))
     if nothing:
         text = (
@@ -121,7 +124,7 @@ def registering(tables: Tables, first: int, piecewise: bool, saver: bool) -> int
     Under the memory saver inputs are copied, and V2 copies them inside of a piecewise graph.
     """
     names = tables.names["kernel"]
-    reading = [number for number, text in names.items() if text == "" or (text in _PULLS and not piecewise)]
+    reading = [number for number, text in names.items() if text in _V1 or (text in _PULLS and not piecewise)]
     kinds = tables.kinds
     chosen = (kinds["graph"] >= first) & (kinds["path"] == _PATH["custom"]) & np.isin(kinds["kernel"], reading)
     return 0 if saver else total(kinds, chosen & (kinds["flags"] & _FLAG["dry"] == 0))

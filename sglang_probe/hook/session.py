@@ -21,7 +21,7 @@ from .._record.folder import make_folder, ring_name, started, sweep
 from .._releases import Release, resolve
 from .._types import InputError, ProbeUnavailable
 from .arming import COORDINATOR, STATE
-from .context import context_sources, follow_flags
+from .context import follow_flags
 from .expected import Expected
 from .forking import Lock
 from .graphs import Captures
@@ -66,8 +66,7 @@ class Session:
             raise
 
     def _wrap(self, state: ModuleType, coordinator: type) -> None:
-        self.recorder.set_sources(context_sources())
-        follow_flags(self.recorder)
+        follow_flags(self.recorder, self.expected)
         self.recorder.set_expect(self.expected)
         self.recorder.set_skipped((_HERE, os.sep + "torch" + os.sep, "parallel_state.py", "custom_op.py", "communication_op.py"))
         self.groups.follow(state, coordinator)

@@ -21,6 +21,8 @@ GROUP_NAME = "_sglang_probe_group"
 """Attribute of a pynccl communicator: the name of the group that owns it, which it does not know."""
 IDLE = "_sglang_probe_idle"
 """And whether a call of it does nothing, or is its own constructor's."""
+FUSED = "fused"
+"""Entry and operation of the fused operator; and its group, where SGLang does not say which it is."""
 
 _STATE = "distributed.parallel_state:GroupCoordinator."
 _COMMUNICATORS = "distributed.device_communicators."
@@ -47,6 +49,8 @@ class Target:
     argument: int = 1
     keyword: str = ""
     group: str = ".unique_name"
+    which: str = ""
+    """The argument that the group of a fused call depends on, in releases that have it."""
     dry: int = -1
     unless: str = ""
     kernels: str = ""
@@ -71,8 +75,8 @@ class Target:
 
 
 def _fused(name: str, since: str, until: str = "") -> Target:
-    where, one = _FUSION + name, "fused"
-    return Target(where, since, until, one, Path.FLASHINFER, one, 0, "input_tensor", one, body=True)
+    where, which = _FUSION + name, "use_attn_tp_group"
+    return Target(where, since, until, FUSED, Path.FLASHINFER, FUSED, 0, "input_tensor", FUSED, which, body=True)
 
 
 TARGETS: tuple[Target, ...] = (

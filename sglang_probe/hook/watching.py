@@ -113,7 +113,9 @@ class Watch:
         last = records[-1]
         call = Call(int(last["nbytes"]), _DTYPES[int(last["dtype"])])
         with suppress(Exception):
-            answer = decide(release, self._expected.facts(group), call, int(last["context"]) & 0xFFFF, switches=switches(group))
+            context = int(last["context"])
+            switched = switches(group, context, self._expected.watched)
+            answer = decide(release, self._expected.facts(group), call, context & 0xFFFF, switches=switched)
             gate = answer.gates.get(path)
             if gate is not None and gate.stops:
                 return f"of {_text(last)} it says: {'; '.join(stop.text for stop in gate.stops)}"

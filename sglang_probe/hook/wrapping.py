@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from .. import _core
 from .._types import Path
 from .arming import WATCHER, when_imported
+from .groups import fused_group
 from .kernels import TABLES
 from .patches import Patches, function_of
-from .targets import Target, targets_of
+from .targets import FUSED, Target, targets_of
 from .telling import Findings
 
 PATHS: dict[Path, int] = {Path(name): i for i, (name, _) in enumerate(_core.PATHS)}
@@ -25,7 +26,7 @@ class Wrapping:
     """What is wrapped in this process, and by what."""
 
     def __init__(self, recorder: _core.Recorder, release: str | None, patches: Patches, findings: Findings) -> None:
-        self._recorder, self._release = recorder, release
+        self._recorder, self.release = recorder, release
         self._patches, self._findings = patches, findings
         self._through: tuple[CodeType, ...] = ()
         self.done: list[Target] = []
@@ -35,7 +36,7 @@ class Wrapping:
         entered = getattr(vars(coordinator).get("all_reduce"), "__code__", None)
         self._through = (entered,) if isinstance(entered, CodeType) else ()
         by_module: dict[str, list[Target]] = {}
-        for target in targets_of(self._release):
+        for target in targets_of(self.release):
             by_module.setdefault(target.module, []).append(target)
         for name, targets in by_module.items():
             when_imported(name, partial(self._module, targets))
@@ -73,12 +74,14 @@ class Wrapping:
         self.done.append(target)
 
     def _missing(self, target: Target) -> None:
-        if self._release is not None:
+        if self.release is not None:
             self._findings.tell(
-                "target", str(target), f"this sglang {self._release} has no {target}, which that release has: it is not seen"
+                "target", str(target), f"this sglang {self.release} has no {target}, which that release has: it is not seen"
             )
 
     def _wrapper(self, module: ModuleType, target: Target, original: Any) -> _core.Wrapper:
+        which = _position(original, target.which) if target.which else -1
+        group: str | Callable[[bool], str] = fused_group(module, which >= 0) if target.entry == FUSED else target.group
         return _core.Wrapper(
             original,
             self._recorder,
@@ -87,14 +90,23 @@ class Wrapping:
             op=target.op,
             argument=target.argument,
             keyword=target.keyword,
-            group=target.group if target.entry else "",
+            group=group if target.entry else "",
             dry=target.dry,
             unless=target.unless,
             kernels=TABLES[target.kernels](module) if target.kernels else (),
             through=self._through if target.entry else (),
+            which=which,
+            which_keyword=target.which if which >= 0 else "",
         )
 
     def undo(self) -> None:
         WATCHER.forget()
         self._patches.undo()
         self.done.clear()
+
+
+def _position(function: FunctionType, argument: str) -> int:
+    """Of an argument of this name, -1 where the function has none."""
+    code = function.__code__
+    names = code.co_varnames[: code.co_argcount]
+    return names.index(argument) if argument in names else -1

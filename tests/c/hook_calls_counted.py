@@ -29,11 +29,17 @@ class Tensor:
     pass
 
 
+class Communicator:
+    def __init__(self) -> None:
+        self.disabled = True
+
+
 class Group:
     unique_name = "tp:0"
 
     def __init__(self) -> None:
         self.unique_name = "tp:0"
+        self.pynccl_comm, self.ca_comm = Communicator(), Communicator()
 
 
 def main(library: str, case: str, calls: int) -> None:
@@ -44,9 +50,11 @@ def main(library: str, case: str, calls: int) -> None:
         call = _core.Wrapper(operator.is_, recorder, "all_reduce", 8, "in_place")
         if case != "stopped":
             recorder.start()
-        if case in ("expected", "site"):
-            recorder.set_sources(((4, flags, "_in_piecewise_cuda_graph", 0),))
-            recorder.set_expect(lambda *key: 8)
+        flag = (4, flags, "_in_piecewise_cuda_graph", 0)
+        switches = ((1 << 16, None, "ca_comm.disabled", 0), (1 << 17, None, "pynccl_comm.disabled", 0))
+        if case in ("expected", "switches", "site"):
+            recorder.set_sources((flag, *(switches if case == "switches" else ())))
+            recorder.set_expect(lambda *key: (8, "one_shot"))
         if case == "site":
             recorder.site_every = 1
         for _ in range(calls):

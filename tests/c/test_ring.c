@@ -212,6 +212,40 @@ static void a_writer_does_not_believe_what_others_wrote_into_its_file(void) {
     remove_folder();
 }
 
+static void a_writer_goes_on_whatever_others_wrote_over_its_head_and_its_slots(void) {
+    make_folder();
+    sp_ring ring;
+    CHECK(!sp_ring_create(path, &small, &writer, &ring));
+    int fd = open_file(O_RDONLY);
+    uint64_t seq = 0;
+    const uint64_t lies[] = {0, 1, 5, SLOTS, UINT64_C(1) << 40, UINT64_C(1) << 62, UINT64_C(1) << 63, UINT64_MAX - 1, UINT64_MAX};
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        sp_record r = record_of(++seq);
+        atomic_store(&ring.counts->head, lies[i]);
+        CHECK_FOR(sp_ring_write(&ring, &r) == seq && atomic_load(&ring.counts->head) == seq, "head %" PRIx64, lies[i]);
+        CHECK(look(fd, seq - 1).records == 1);
+    }
+    for (size_t i = 4; i < sizeof lies / sizeof *lies; i++) {
+        uint64_t lie = lies[i] == UINT64_MAX || lies[i] == UINT64_MAX - 1 ? ~(UINT64_C(1) << 41) : lies[i];
+        for (int n = 0; n < SLOTS; n++) atomic_store(&ring.slot[n].word, lie);
+        for (int n = 0; n < SLOTS; n++) {
+            sp_record r = record_of(++seq);
+            CHECK_FOR(sp_ring_write(&ring, &r) == seq, "word %" PRIx64, lie);
+        }
+        sp_ring_seen seen = look(fd, 0);
+        CHECK(seen.records == SLOTS && !seen.torn);
+    }
+    for (int n = 0; n < SLOTS; n++)
+        atomic_store(&ring.slot[n].word, UINT64_MAX); /* nobody's, and being written: all are passed over */
+    sp_record r = record_of(1);
+    uint64_t passed = atomic_load(&ring.counts->passed), failures = atomic_load(&ring.counts->failures);
+    CHECK(!sp_ring_write(&ring, &r));
+    CHECK(atomic_load(&ring.counts->passed) > passed && atomic_load(&ring.counts->failures) == failures + 1);
+    sp_ring_close(&ring);
+    close(fd);
+    remove_folder();
+}
+
 static void a_writer_locks_its_file_and_lets_go_of_nobody_elses(void) {
     make_folder();
     sp_ring ring;
@@ -449,6 +483,7 @@ static void a_phase_follows_from_the_context(void) {
 SP_TESTS(T(what_was_written_is_read_in_order_and_what_was_overwritten_is_counted),
          T(a_writer_that_never_left_its_slot_costs_that_slot_alone), T(a_device_time_reaches_its_record_or_says_that_it_is_gone),
          T(tables_hold_what_the_ring_forgets), T(a_writer_does_not_believe_what_others_wrote_into_its_file),
+         T(a_writer_goes_on_whatever_others_wrote_over_its_head_and_its_slots),
          T(a_writer_locks_its_file_and_lets_go_of_nobody_elses), T(many_threads_never_mix_two_records_nor_lose_a_count),
          T(a_writer_that_is_killed_leaves_whole_records_alone), T(a_file_that_lies_is_refused),
          T(a_file_that_gets_shorter_is_an_error_and_no_signal), T(a_ring_that_cannot_be_made_leaves_nothing_behind),

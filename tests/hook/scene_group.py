@@ -57,6 +57,27 @@ def make_group(world: int, **flags: bool) -> Any:
     )
 
 
+@contextlib.contextmanager
+def serving(attention: Any, experts: Any) -> Any:
+    """These groups where SGLang keeps those of attention and of the experts: in its module, and from v0.5.21 on in its runtime context."""
+    names = {"_TP": attention, "_ATTN_TP": attention, "_MOE_EP": experts}
+    before = {name: getattr(state(), name) for name in names}
+    vars(state()).update(names)
+    with contextlib.ExitStack() as stack:
+        stack.callback(vars(state()).update, before)
+        if hasattr(module_of_fusion(), "resolve_fusion_group"):
+            size = attention.world_size
+            sizes = {"tp_size": size, "attn_tp_size": size, "attn_tp_rank": attention.rank_in_group, "moe_ep_size": size}
+            sizes |= {"moe_tp_size": 1, "attn_cp_size": 1, "attn_dp_size": 1}
+            parallel = importlib.import_module("sglang.srt.runtime_context").get_parallel()
+            stack.enter_context(parallel.override(**sizes, tp_group=attention, attn_tp_group=attention, moe_ep_group=experts))
+        yield
+
+
+def module_of_fusion() -> Any:
+    return importlib.import_module("sglang.srt.layers.flashinfer_comm_fusion")
+
+
 def operators_on_cpu() -> torch.library.Library:
     """SGLang registers its operators for GPUs alone: here their own bodies, as they are, for CPU tensors too."""
     library = torch.library.Library("sglang", "FRAGMENT")

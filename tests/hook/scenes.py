@@ -213,21 +213,37 @@ def bypass(rank: int, world: int) -> Any:
 
 def fused(rank: int, world: int) -> Any:
     """The fused operator without FlashInfer: chosen, and it reduces nothing. As the norm calls it, and by torch's own name."""
-    module = __import__("sglang.srt.layers.flashinfer_comm_fusion", fromlist=["_"])
+    module, groups = own.module_of_fusion(), [own.make_group(world), own.make_group(world)]
     since = session().recorder.counts()["head"]
     x = torch.ones(4, 64)
     results = [
         module.flashinfer_allreduce_residual_rmsnorm(input_tensor=x, residual=x.clone(), weight=torch.ones(64)),
         torch.ops.sglang.flashinfer_allreduce_residual_rmsnorm(x, x.clone(), torch.ones(64)),
     ]
-    told = [finding.text for finding in hook.findings() if finding.kind == "fused"]
-    return {"nothing": all(one[0] is None for one in results), "records": records(since), "told": told}
+    told, found = [finding.text for finding in hook.findings() if finding.kind == "fused"], records(since)
+    since, call = session().recorder.counts()["head"], module.flashinfer_allreduce_residual_rmsnorm
+    body = own.function_of(module, "flashinfer_allreduce_residual_rmsnorm")
+    chooses = "use_attn_tp_group" in inspect.signature(body).parameters
+    with own.serving(*groups):
+        session().groups.made(groups[0])  # what was not known before is asked for again
+        for attention in (True, False, False, True):
+            call(x, x.clone(), torch.ones(64), **({"use_attn_tp_group": attention} if chooses else {}))
+        if chooses:
+            call(x, x.clone(), torch.ones(64), 1e-6, 2048, None, False, True, False)
+    return {
+        "nothing": all(one[0] is None for one in results),
+        "records": found,
+        "told": told,
+        "chooses": chooses,
+        "groups": [group.unique_name for group in groups],
+        "reducing": [record["group"] for record in records(since)],
+    }
 
 
 def compiled(rank: int, world: int) -> Any:
     """fullgraph=True over SGLang's operators and group, with the hook and without it: the same graph, the same sums."""
     group, counter = own.make_group(world), []
-    norm = __import__("sglang.srt.layers.flashinfer_comm_fusion", fromlist=["_"]).flashinfer_allreduce_residual_rmsnorm
+    norm = own.module_of_fusion().flashinfer_allreduce_residual_rmsnorm
 
     def backend(module: Any, _inputs: Any) -> Any:
         counter.append(sorted(str(node.target) for node in module.graph.nodes if node.op == "call_function"))
@@ -370,6 +386,33 @@ def differs(rank: int, world: int) -> Any:
     return {"told": told, "again": [f.text for f in hook.findings() if f.kind == "difference" and group.unique_name in f.text]}
 
 
+def toggled(rank: int, world: int) -> Any:
+    """Communicators that are switched on and off in one process, as SGLang does it: what is expected follows, in calls of one kind."""
+    group, capturing, found = own.make_group(world), [False], []
+    with own.on_a_gpu(group, capturing):
+        group.pynccl_comm, group.ca_comm = own.pynccl(world, rank), own.v1(world, rank)
+        session().groups.made(group)
+        stream = {"stream": own.STREAM} if "stream" in inspect.signature(group.pynccl_comm.change_state).parameters else {}
+        since, asked = session().recorder.counts()["head"], session().recorder.counts()["asked"]
+        states = [(on, enabled) for on in (True, False) for enabled in (True, False)]
+        for on, enabled in states * 3:
+            group.ca_comm.disabled = not on
+            with group.pynccl_comm.change_state(enable=enabled, **stream):
+                group.all_reduce(own.on_gpu(4, 64))
+                group._all_reduce_in_place(own.on_gpu(4, 64))
+            found.append([on, enabled])
+        asked = session().recorder.counts()["asked"] - asked
+        rows, told = records(since), [f.text for f in hook.findings() if f.kind == "difference" and group.unique_name in f.text]
+        group.ca_comm.disabled = False
+        group.ca_comm.should_custom_ar = lambda _: False  # somebody's patch: with the communicator on it is an alarm
+        group.all_reduce(own.on_gpu(4, 64))
+        group.ca_comm.disabled = True
+        group.all_reduce(own.on_gpu(4, 64))
+        patched = records()[-2:]
+        group.ca_comm = group.pynccl_comm = None
+    return {"states": found, "rows": rows, "told": told, "patched": patched, "asked": asked}
+
+
 def aside(rank: int, world: int) -> Any:
     """What keeps the hook from recording keeps nothing from running: no folder, a full disk, an SGLang that nobody knows."""
     group, version, coordinator = own.make_group(world), sys.modules["sglang.version"], own.state().GroupCoordinator
@@ -427,6 +470,7 @@ SCENES = (
     graphs,
     promised,
     differs,
+    toggled,
     wrapped,
     counts,
     again,

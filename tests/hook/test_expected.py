@@ -84,7 +84,7 @@ def answer(
         direct,
         asked["owner"],
     )
-    return "" if found is None else NAMES[found]
+    return "" if found is None else NAMES[found[0]]
 
 
 V1 = comm("CustomAllreduce", full_nvlink=True, max_size=8 << 20, tms_cudagraph=False)
@@ -118,6 +118,44 @@ def test_a_communicator_that_is_disabled_now_is_not_expected() -> None:
     disabled = comm("CustomAllreduce", disabled=True, full_nvlink=True, max_size=8 << 20)
     assert answer("0.5.9", live(ca_comm=disabled), 1 << 20) == "torch_distributed"
     assert switches(live(ca_comm=disabled))[0] and not switches(live(ca_comm=V1))[0]
+
+
+def test_what_is_switched_off_is_what_the_calls_context_says_and_not_what_is_so_later() -> None:
+    group, expected = live(ca_comm=V1), Expected(resolve("0.5.9"))
+    expected.add(group)
+    sources = list(expected.switches())
+    bits = {name.partition(".")[0]: bit for bit, where, name, when in sources}
+    assert [(name, when) for _, _, name, when in sources] == [("ca_comm.disabled", 0), ("pynccl_comm.disabled", 0)]
+    assert expected.watched == bits["ca_comm"] | bits["pynccl_comm"] and not expected.watched & 0xFFFF
+
+    def path(context: int, entry: str = "out_place", direct: bool = False) -> str:
+        found = expected("tp:0", entry, DTYPES["bf16"], 1 << 20, 1, 1 << 19, LAYOUT, context, direct, group)
+        return NAMES[found[0]] if found else ""
+
+    for disabled in (True, False):  # whatever they are when the question comes
+        group.pynccl_comm.disabled = disabled
+        assert path(bits["pynccl_comm"]) == path(0) == "custom"
+        assert path(bits["ca_comm"] | bits["pynccl_comm"]) == "torch_distributed"
+        assert path(bits["ca_comm"]) == "pynccl_in_place"
+        assert path(bits["pynccl_comm"], "in_place", True) == "torch_distributed"
+        assert path(0, "in_place", True) == "pynccl_in_place"
+    another = live(unique_name="pp:0", qr_comm=comm("QuickAllReduce"))
+    expected.add(another)
+    assert [name for _, _, name, _ in expected.switches()] == ["ca_comm.disabled", "qr_comm.disabled", "pynccl_comm.disabled"]
+
+
+def test_the_kernel_is_the_routers_and_a_dry_one_is_none() -> None:
+    group, expected = live(ca_comm=V1), Expected(resolve("0.5.9"))
+    expected.add(group)
+
+    def kernel(nbytes: int, context: str = "", entry: str = "out_place") -> str:
+        bits = context_bits(context) if context else 0
+        found = expected("tp:0", entry, DTYPES["bf16"], nbytes, 1, nbytes // 2, LAYOUT, bits, False, None)
+        return found[1] if found else "?"
+
+    assert [kernel(nbytes) for nbytes in (1024, (256 << 10) - 16, 256 << 10, 4 << 20)] == ["one_shot"] * 2 + ["two_shot"] * 2
+    expected.captured("tp:0")
+    assert kernel(1024, "in_graph_capture") == kernel(64 << 20, entry="in_place") == kernel(1024, entry="fused") == ""
 
 
 def test_pynccl_that_stays_enabled_is_expected_eagerly() -> None:
@@ -170,8 +208,9 @@ def test_what_is_not_known_is_not_answered() -> None:
     group = live()
     expected = Expected(resolve("0.5.9"))
     assert expected("", "symm_mem_bypass", 0, 1024, 1, 512, LAYOUT, 0, False, SimpleNamespace()) is None
-    assert (
-        expected("tp:0", "in_place", 0, 1024, 1, 512, LAYOUT, 0, False, group) == PATHS["torch_distributed"]
+    assert expected("tp:0", "in_place", 0, 1024, 1, 512, LAYOUT, 0, False, group) == (
+        PATHS["torch_distributed"],
+        "",
     )  # its owner is one
 
 
@@ -179,11 +218,11 @@ def test_facts_are_read_anew_when_something_has_changed() -> None:
     group, expected = live(ca_comm=V1), Expected(resolve("0.5.9"))
     expected.add(group)
     ask = ("tp:0", "out_place", 0, 1 << 20, 1, 1 << 19, LAYOUT, 0, False, group)
-    assert NAMES[expected(*ask) or 0] == "custom"
+    assert expected(*ask) == (PATHS["custom"], "two_shot")
     group.ca_comm = None
-    assert NAMES[expected(*ask) or 0] == "custom"
+    assert expected(*ask) == (PATHS["custom"], "two_shot")
     expected.forget()
-    assert NAMES[expected(*ask) or 0] == "torch_distributed"
+    assert expected(*ask) == (PATHS["torch_distributed"], "")
 
 
 def test_the_environment_counts_only_in_releases_that_read_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ def test_what_is_no_plain_method_is_left_as_it_is_and_told(parts: Parts) -> None
     module.Kind = Kind  # type: ignore[attr-defined] # a module of SGLang's
     before = dict(vars(Kind))
     names = ("still", "of_class", "made", "plain")
-    parts.wrapping._module(module, [Target(f"made:Kind.{name}", entry="in_place") for name in names])
+    parts.wrapping._module([Target(f"made:Kind.{name}", entry="in_place") for name in names], module)
     assert {name: vars(Kind)[name] is before[name] for name in names} == {
         "still": True,
         "of_class": True,

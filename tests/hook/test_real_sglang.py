@@ -153,6 +153,15 @@ def test_a_fused_operator_that_reduces_nothing_is_told(ranks: list[Scenes]) -> N
         ] * 2
         (text,) = said["told"]
         assert "chosen and reduced nothing in 2 of 2 calls" in text
+        assert {record["group"] for record in said["records"]} == {"fused"}  # no server has made its groups
+
+
+def test_a_fused_call_belongs_to_the_group_that_sglangs_own_workspace_is_for(ranks: list[Scenes], release: str) -> None:
+    for said in of(ranks, "fused"):
+        attention, experts = said["groups"]
+        assert said["chooses"] == (release != "0.5.9")
+        both = [attention, experts, experts, attention, experts] if said["chooses"] else [attention] * 4
+        assert said["reducing"] == both and attention != experts
 
 
 def test_a_full_graph_compiles_and_runs_the_same_with_the_hook(ranks: list[Scenes]) -> None:
@@ -204,6 +213,30 @@ def test_another_path_than_the_releases_rules_say_is_an_alarm_once(ranks: list[S
         assert (
             "in_place ran torch_distributed, and custom was expected: 3 calls so far, for instance 512 bytes bf16, eager" in text
         )
+
+
+def test_what_is_expected_follows_communicators_that_are_switched_on_and_off(ranks: list[Scenes]) -> None:
+    for said in of(ranks, "toggled"):
+        through, direct = said["rows"][::2], said["rows"][1::2]
+        assert len(said["states"]) == len(through) == len(direct) == 12
+        for (custom, pynccl), one, past in zip(said["states"], through, direct, strict=True):
+            in_place = "pynccl_in_place" if pynccl else "torch_distributed"
+            assert one["path"] == one["expected"] == ("custom" if custom else in_place), (custom, pynccl, one)
+            assert past["path"] == past["expected"] == in_place, (custom, pynccl, past)
+            assert "alarm" not in one["flags"] + past["flags"]
+        assert said["told"] == [] and said["asked"] <= 4 * 3  # each state once, and once more for a direct call
+        alarm, switched = said["patched"]
+        assert (alarm["path"], alarm["expected"], "alarm" in alarm["flags"]) == ("torch_distributed", "custom", True)
+        assert (switched["path"], switched["expected"], "alarm" in switched["flags"]) == ("torch_distributed",) * 2 + (False,)
+
+
+def test_the_kernel_that_nobody_sees_is_the_one_that_the_rules_pick(ranks: list[Scenes]) -> None:
+    for found in of(ranks, "routes"):
+        for row in found:
+            derived = row["custom"] == "v1" and row["path"] == "custom" and "dry" not in row["flags"]
+            assert ("derived" in row["flags"]) == derived, row
+            assert not derived or row["kernel"] == "one_shot"  # of two ranks
+        assert any("derived" in row["flags"] for row in found)
 
 
 def test_nothing_of_ours_failed_inside_of_sglangs_calls(ranks: list[Scenes]) -> None:

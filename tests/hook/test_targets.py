@@ -12,6 +12,7 @@ import pytest
 from sglang_probe._releases import COMMITS, RELEASES, known_release
 from sglang_probe._source import fetch as _fetch
 from sglang_probe._source.lift import Tree
+from sglang_probe.hook.labels import RUNNERS
 from sglang_probe.hook.targets import ESSENTIAL, TARGETS, Target
 
 LAST = {known_release(n).ruleset: n for n in RELEASES if n not in COMMITS}
@@ -52,6 +53,20 @@ def test_a_release_has_what_the_table_says_that_it_has(release: str) -> None:
         elif arguments and target.entry:
             assert arguments[target.argument] == target.keyword, target
             assert target.body or arguments[0] == "self", target
+    assert not wrong
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("release", LAST.values(), ids=lambda r: f"{known_release(r).ruleset}-{r}")
+def test_a_releases_runners_are_there_and_are_handed_the_size_first(release: str) -> None:
+    tree, wrong = Tree(_fetch.fetch(release)), []
+    for runner in RUNNERS:
+        arguments = signatures(source(tree, runner)).get(".".join(runner.attributes))
+        if (arguments is not None) != runner.within(release):
+            wrong.append(f"{runner}: {'there' if arguments else 'not there'}, and the table says otherwise")
+        elif arguments:
+            assert arguments[0] == "self" and arguments[1] in ("bs", "num_seqs", "num_tokens", "size"), (runner, arguments)
+            assert (arguments[1] == "num_tokens") <= (runner.unit == "tokens"), runner
     assert not wrong
 
 
