@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import measured
 import pytest
 
 from sglang_probe import InputError, Measurement, ProbeUnavailable
@@ -174,6 +175,11 @@ def test_a_compute_kernel_that_took_longer_alone_costs_a_sample_and_not_the_run(
         assert run.note.endswith(
             "the median alone: single samples are not above 0, since what compute kernels take alone is subtracted"
         )
+
+
+def test_a_sample_that_is_not_finite_fails_its_run_and_not_the_experiment() -> None:
+    cell = measured.cell(device_us=[[9.0, float("inf"), 10.0], [1.0] * 3])
+    assert module._figures(cell, "device_us") == ((), "device_us has samples that are not finite: no ratio is made of them")
 
 
 def test_what_does_not_run_here_ends_it_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def test_the_spread_is_found_and_the_answer_follows_from_it(tmp_path: Path, monk
         r"fresh processes of this differ by \d\.\d+ % \(CV\)",
         result.sentence,
     )
-    assert re.match(r"runs of each arm that it takes to tell 1 % \d+, 2 % \d+, 5 % \d+, 10 % \d+$", result.reason)
+    assert re.match(r"runs of each arm that it takes to tell 1 %: \d+, 2 %: \d+, 5 %: \d+, 10 %: \d+$", result.reason)
 
 
 def test_more_runs_resolve_less_and_smaller_effects_take_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,10 +91,10 @@ def test_equal_arms_relabelled_at_random_are_told_apart_no_more_often_than_allow
     ("runs", "spread", "said"),
     [
         (2, 0.03, r"2 runs of each arm are too few to tell anything: 6 would tell \d+(\.\d)? % and more \(4 times in 5\)"),
-        (5, 0.03, r"5 runs of each arm are too few to tell anything: 6 would tell \d+(\.\d)? % and more \(4 times in 5\)"),
+        (5, 0.03, r"5 runs of each arm tell only arms that lie fully apart: 6 would tell \d+(\.\d)? % and more \(4 times in 5\)"),
         (10, 0.03, r"10 runs of each arm tell \d(\.\d)? % and more from nothing \(4 times in 5\)"),
         (10, 0.9, r"10 runs of each arm tell a factor of \d(\.\d)? and more from nothing \(4 times in 5\)"),
-        (5, 20.0, r"5 runs of each arm are too few to tell anything, and so are 50"),
+        (4, 20.0, r"4 runs of each arm are too few to tell anything, and not even 50 tell a factor of 11"),
     ],
 )
 def test_the_first_words_are_what_can_be_told_or_how_many_runs_would_tell_something(
@@ -109,6 +109,21 @@ def test_the_first_words_are_what_can_be_told_or_how_many_runs_would_tell_someth
 def test_figures_that_are_all_one_are_told_as_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = simulated(tmp_path, monkeypatch, lambda number: gave(5.0), runs=6)
     assert result.sentence.startswith("NOISE: all 6 runs of each arm gave one figure: what differs in its last digit")
+
+
+def test_three_runs_of_one_figure_tell_nothing_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = simulated(tmp_path, monkeypatch, lambda number: gave(5.0), runs=3)
+    assert result.sentence.startswith(
+        "NOISE: all 3 runs of each arm gave one figure; 3 runs of each arm are too few to tell anything;"
+    )
+
+
+def test_arms_that_are_equal_block_by_block_are_not_told_as_one_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = simulated(tmp_path, monkeypatch, lambda number: gave(5.0 + number // 2 % 3), runs=6)
+    assert result.spread == 0 < result.cv
+    assert result.sentence.startswith("NOISE: of 6 runs of each arm those of a block gave one figure: what differs"), (
+        result.sentence
+    )
 
 
 def test_it_makes_all_runs_whatever_they_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

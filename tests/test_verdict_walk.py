@@ -51,7 +51,7 @@ def test_one_walk_gives_what_generalised_least_squares_give(share: float, monkey
     far = stats.t.ppf(0.975, n - 3) * error
     low, high = found.reach(math.inf, -math.inf, 0.025)
     assert (low, high) == pytest.approx((estimate[2] - far, estimate[2] + far), rel=1e-6)
-    assert found.p == pytest.approx(2 * stats.t.sf(abs(estimate[2]) / error, n - 3), rel=1e-6)
+    assert found.p(estimate[2]) == pytest.approx(2 * stats.t.sf(abs(estimate[2]) / error, n - 3), rel=1e-6)
 
 
 def test_a_walk_that_shows_is_allowed_for_and_none_where_there_is_none() -> None:
@@ -77,6 +77,7 @@ def test_a_drift_that_hides_a_difference_of_the_other_sign_is_undecided() -> Non
     logs[12:] -= 0.05  # above a all the same
     found = in_turn(logs)
     assert found.word == "UNDECIDED" and found.low < -0.03 and found.high > 0.1 and "not settled" in found.sentence
+    assert found.p > 0.05  # of each sign there is one that tells; together they tell nothing
     assert "a was measured before b: interleave them" in found.reason and found.runs_needed is None
 
 
@@ -87,7 +88,7 @@ def test_what_is_larger_than_any_drift_of_these_runs_is_told_and_the_interval_al
     bare = judge(*arms(logs[:8], logs[8:], (), ()), "lower", 0.02, Error(0.95, 0.05))
     assert found.word == bare.word == "SLOWER" and found.effect == bare.effect
     assert found.low < bare.low and found.high > bare.high and found.p >= bare.p
-    assert found.reason.endswith("; a was measured before b, and the interval allows for a drift")
+    assert found.reason.endswith("; a was measured before b, and the interval allows for a drift, not for a jump about then")
     assert "random walk" in found.method and "random walk" not in bare.method
     assert bare.reason.endswith("; their order in time is not known, and a drift would look the same")
 
@@ -112,10 +113,26 @@ def test_arms_the_other_way_round_have_the_mirrored_interval() -> None:
 def test_three_runs_say_nothing_of_time(counts: tuple[int, int]) -> None:
     a, b = counts
     step = step_of(np.zeros(a), np.ones(b), range(a), range(a, a + b))
-    assert step.reach(0.5, 1.5, 0.025) == (-math.inf, math.inf) and step.p == 1.0
+    assert step.reach(0.5, 1.5, 0.025) == (-math.inf, math.inf) and step.p(1.0) == 1.0
 
 
 def test_figures_that_never_move_are_told_apart_to_the_last_digit() -> None:
     found = in_turn(np.array([0.0] * 8 + [0.05] * 8))
     assert found.word == "SLOWER" and found.low == pytest.approx(math.expm1(0.05)) and found.high == pytest.approx(found.low)
-    assert in_turn(np.full(16, 0.1)).word == "SAME"
+    same = in_turn(np.full(16, 0.1))
+    assert same.word == "SAME" and same.low == same.high == 0.0
+
+
+@pytest.mark.parametrize("late", [-2, -1, 1, 2])
+def test_a_jump_just_before_or_after_the_change_of_arms_is_no_difference_of_them(late: int) -> None:
+    logs = 0.01 * np.random.default_rng(8).standard_normal(40)
+    logs[20 + late :] += 0.2
+    assert in_turn(logs).word == "UNDECIDED"
+
+
+@pytest.mark.parametrize("place", [0, 19, 20, 30])
+def test_a_disturbed_run_hides_no_difference_wherever_it_is(place: int) -> None:
+    logs = 0.01 * np.random.default_rng(9).standard_normal(40)
+    logs[20:] += 0.1
+    logs[place] += 0.5
+    assert in_turn(logs).word == "SLOWER"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import measured
@@ -11,8 +12,9 @@ import pytest
 
 from sglang_probe import InputError
 from sglang_probe._measure.measurement import Measurement
-from sglang_probe._verdict.arm import arm
-from sglang_probe._verdict.nouns import Finding
+from sglang_probe._verdict.arm import Arm, arm
+from sglang_probe._verdict.judge import Error, judge
+from sglang_probe._verdict.nouns import Finding, Verdict
 from sglang_probe._verdict.verdict import verdict
 
 
@@ -78,3 +80,46 @@ def test_the_order_that_nobody_told_is_said_once_and_only_of_a_word() -> None:
     assert str(apart).count(said) == 1 and apart.reason.count(said) == 1
     assert said not in str(verdict([1.0, 1.5], [1.2, 1.3], unit="us"))
     assert math.isclose(apart.effect, 0.87, abs_tol=0.02)
+
+
+def timed(a: Sequence[float], b: Sequence[float], order_a: Sequence[int], order_b: Sequence[int]) -> Verdict:
+    one, other = (
+        Arm(label, tuple((value,) for value in values), "us", order=tuple(order))
+        for label, values, order in (("a", a, order_a), ("b", b, order_b))
+    )
+    return judge(one, other, "lower", 0.02, Error(0.95, 0.05))
+
+
+def test_arms_one_after_the_other_are_asked_for_interleaved_runs_since_more_of_the_same_would_not_settle_it() -> None:
+    figures = ([10.0, 10.3, 9.9, 10.2, 10.1], [10.2, 9.8, 10.3, 10.0, 10.4])
+    after, known = timed(*figures, range(5), range(5, 10)), timed(*figures, range(0, 10, 2), range(1, 10, 2))
+    assert "interleaved runs an arm would settle it" in after.sentence and after.runs_needed
+    assert "runs an arm in all would settle it" in known.sentence
+    few = timed([10.0, 10.1], [11.0, 11.1], range(2), range(2, 4))
+    assert few.runs_needed is not None and few.runs_needed >= 6  # of fewer blocks no order decides
+
+
+def test_an_order_that_each_arm_counts_by_itself_is_none() -> None:
+    figures = ([10.0, 10.1, 10.2, 10.3, 10.4], [12.0, 12.1, 12.2, 12.3, 12.4])
+    alone = timed(*figures, range(5), range(5))
+    assert alone.reason.endswith("their order in time is not known, and a drift would look the same") and not alone.findings
+    assert "random walk" not in alone.method and "random walk" in timed(*figures, range(5), range(4, 9)).method
+
+
+def test_arms_that_overlap_in_time_are_mostly_before_each_other() -> None:
+    found = timed([10.0, 10.1, 10.2, 10.1], [12.0, 12.1, 12.2, 12.1], [0, 1, 3, 5], [2, 4, 6, 7])
+    assert "; a was measured mostly before b, and the interval" in found.reason
+
+
+def test_arms_that_alternate_are_not_called_uneven() -> None:
+    draw = np.random.default_rng(0)
+    told = 0
+    for _ in range(300):
+        a, b = np.exp(0.03 * draw.standard_normal((2, 20)) + [[0], [0.02]]).tolist()
+        found = timed(a, b, range(0, 40, 2), range(1, 40, 2))
+        if found.sentence.startswith("UNDECIDED: not settled"):
+            told += 1
+            assert found.reason.startswith("there are no blocks, and a drift") and found.reason.endswith(
+                "interleave them in blocks"
+            )
+    assert told

@@ -57,7 +57,7 @@ class NoiseResult:
     cv: float
     """Of fresh processes: standard deviation by mean. NaN of fewer than two runs an arm."""
     spread: float
-    """The same of what a verdict is made of, within blocks; and at most so much in 80 % of experiments: `spread_most`."""
+    """The same of what a verdict is made of, within blocks; and at most so much in 85 % of experiments: `spread_most`."""
     spread_most: float
     smallest: float
     """The smallest effect that so many runs an arm tell from nothing with a chance of 80 %; infinite where they tell none."""

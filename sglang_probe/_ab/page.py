@@ -119,7 +119,7 @@ def noise_page(result: NoiseResult, verbose: bool = False) -> list[Block]:
         blocks.append(Table(title, columns[:2], least, frozenset(columns)))
         told = f"relabelled at random, these equal arms were told apart in {result.told_apart:.1%} of {result.trials:,} trials"
         blocks.append(Line(f"{told} (at most {result.told_apart_most:.0%} may be)"))
-        spread = f"spread within blocks {result.spread:.2%}, taken for {result.spread_most:.2%} (too small in 1 case of 5)"
+        spread = f"spread within blocks {result.spread:.2%}, taken for {result.spread_most:.2%} (too small in 1 case of 7)"
         blocks.append(Line(f"{spread}; spread of all processes {result.cv:.2%}", "dim"))
     return [*blocks, *ab_page(result.experiment, verbose)[2 if result.experiment.reason else 1 :]]
 

@@ -6,6 +6,7 @@ it is timed; what is wrong, or takes another path or kernel than was meant, give
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -245,4 +246,6 @@ def _figures(cell: Cell, column: str) -> tuple[tuple[float, ...], str]:
     if len(by_rank) < cell.world_size:
         return (), f"no {column} was taken: {cell.note}"
     figures = iterations_of(by_rank)
+    if not all(map(math.isfinite, figures)):
+        return (), f"{column} has samples that are not finite: no ratio is made of them"
     return ((), f"{column} is {figures[0]:.4g} us: {UNSEEN}") if figures[0] <= 0 else (figures, "")

@@ -79,6 +79,17 @@ def drift_of(a: Floats, b: Floats, order_a: Sequence[int], order_b: Sequence[int
     return Drift(_of_score(tuple(sizes), abs(score)), float(np.median(found)), len(places), apart)
 
 
+def one_order(a: Arm, b: Arm) -> bool:
+    """Whether it is known which run of either arm was made before which of the other.
+
+    Not where most times of one arm are the other's, too: each arm was counted by itself then.
+    """
+    if not (a.order and b.order and a.clock == b.clock):
+        return False
+    one, other = set(a.order), set(b.order)
+    return 2 * len(one & other) <= min(len(one), len(other))
+
+
 def as_given(a: Arm, b: Arm, logs_a: Floats, logs_b: Floats) -> Drift | None:
     """What time did, if figures whose order nobody told are in the order that they were measured in, one arm after the other.
 

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from . import words
 from .arm import Arm
-from .drift import Drift, drift_of, neighbours
+from .drift import Drift, drift_of, neighbours, one_order
 from .nouns import Better, Finding, Verdict, Word
 from .ranks import LEAST, TIE, Design, Differences, all_apart, of_pairs, of_strata, of_two_samples
 from .runs import MOST, Asked, asked, needed_by_share
 from .shape import Modes, alike_shares, modes, new_mode, outliers, resolution
 from .spread import Spread, drawn_in, of_arms, of_blocks
 from .told import findings
-from .walk import step_of
+from .walk import beside, step_of
 from .within import Process, process_of, still_moving
 
 Floats = NDArray[np.float64]
@@ -163,7 +163,6 @@ def weigh(a: Arm, b: Arm, better: Better, margin: float, error: Error) -> Eviden
     both, equal = differences.interval(error.alpha / 2), differences.interval(error.alpha)
     below, above = differences.counts()
     total = differences.design.total
-    known = bool(a.order and b.order and a.clock == b.clock)
     spread = _spread(one, other, pairs, interleaved)
     ends, same, p = (float(both.low), float(both.high)), (float(equal.low), float(equal.high)), differences.design.p(below, above)
     across = (
@@ -185,7 +184,7 @@ def weigh(a: Arm, b: Arm, better: Better, margin: float, error: Error) -> Eviden
         share=(total - below + (below + above - total) / 2) / total,
         separated=min(below, above) == 0,
         across=across is not None,
-        drift=drift_of(one.logs, other.logs, a.order, b.order) if known else None,
+        drift=drift_of(one.logs, other.logs, a.order, b.order) if one_order(a, b) else None,
         drifted=False,
         interleaved=interleaved,
         left_out=left_out,
@@ -201,10 +200,13 @@ def _timed(e: Evidence) -> Evidence:
     """Widened to what time may have made of it, where it is known when each run was made and no blocks take that out."""
     if not e.timed:
         return e
-    a, b = (drawn_in(side.logs, side.out) for side in (e.a, e.b))
+    a, b = (
+        drawn_in(one.logs, beside(one.logs, one.out, other.logs, one.arm.order, other.arm.order))
+        for one, other in ((e.a, e.b), (e.b, e.a))
+    )
     step = step_of(a, b, e.a.arm.order, e.b.arm.order)
     (low, high), same = step.reach(e.low, e.high, e.error.alpha / 2), step.reach(e.same_low, e.same_high, e.error.alpha)
-    wider = replace(e, low=low, high=high, same_low=same[0], same_high=same[1], p=max(e.p, step.p))
+    wider = replace(e, low=low, high=high, same_low=same[0], same_high=same[1], p=max(e.p, step.p(e.effect)))
     return replace(wider, drifted=(e.differs or e.fits) and not (wider.differs or wider.fits))
 
 
@@ -292,14 +294,15 @@ def _coarse(a: Side, b: Side) -> float:
 
 
 def runs_asked(e: Evidence) -> Asked | None:
-    """Runs an arm, in all, that would settle it; None where it is settled, or where more of the same would not."""
+    """Runs an arm, in all, that would settle it; None where it is settled, or where more of the same would not. Of arms that were measured
+    one after the other, interleaved runs: more of the same take several times as many, and more with each pause."""
     if e.word is not Word.UNDECIDED or e.why in ("drift", "moving", "alike", "coarse") or e.spread.free < 1:
         return None
-    least = max(len(e.a.logs), len(e.b.logs)) + 1
+    least = LEAST if e.one_after_other else max(len(e.a.logs), len(e.b.logs)) + 1
     if (e.a.new or e.b.new) and e.least >= 2:
         runs = max(least, needed_by_share(e.share, alpha=e.error.alpha))
         return Asked(runs, runs) if runs < MOST else None
-    paired, spread = bool(e.pairs), e.spread
+    paired, spread = bool(e.pairs) or e.one_after_other, e.spread
     found = asked(e.effect, spread.value, spread.free, spread.error, alpha=e.error.alpha, margin=e.margin, paired=paired)
     if (
         found.as_seen == found.either_way and e.spread.tamed

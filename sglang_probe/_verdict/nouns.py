@@ -72,7 +72,7 @@ class Verdict:
     method: str
     runs_needed: int | None
     """Runs an arm, in all, that would settle it with a chance of 80 %, where the difference is as large as it looks and where there is
-    none; None where it is settled, or where more of the same would not."""
+    none; None where it is settled, or where more of the same would not. Of arms measured one after the other, interleaved runs."""
     runs_as_seen: int | None
     """The same, where the difference is as large as it looks; less than `runs_needed` where it may as well be nothing."""
     spread: float | None

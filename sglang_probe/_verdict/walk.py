@@ -4,8 +4,10 @@ Runs follow one another on a machine that moves: a level, a slope, a random walk
 (Box and Tiao, Intervention analysis with applications to economic and environmental problems, 1975; Harvey, Forecasting, structural time
 series models and the Kalman filter, 1989). How much of it is a walk nobody knows, and few runs hardly show it: the step's interval is made
 for every share of it that these runs allow for, and the whole reaches from the lowest end to the highest. Where nothing walks that is about
-Student's, beside a line; where all does, it sets the step between the arms against those between neighbours. So one arm after the other
-takes two to four times the runs that interleaved arms take, and that is the price of not interleaving them.
+Student's, beside a line; where all does, it sets the step between the arms against those between neighbours. So one arm right after the
+other takes two to four times the runs that interleaved arms take, and after a pause as long as all runs some 25 times and more: that is
+the price of not interleaving them. A jump of the machine that lies near the change of arms is taken for the step, and no figures of such
+runs could tell; `beside` keeps what they do hold of one.
 Invariant: this widens an interval, and never narrows one.
 """
 
@@ -19,8 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import special
+from .ranks import TIE
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 _WALKS = (0.0, *np.geomspace(1e-3, 1e3, 19))
 """Variance of a walk's steps, in that of a run's noise."""
@@ -45,15 +49,16 @@ class Step:
         if self.free < 1:
             return -math.inf, math.inf
         far = float(special.stdtrit(self.free, 1 - tail)) * self.errors
-        return min(low, float((self.effects - far).min())), max(high, float((self.effects + far).max()))
+        ends = float((self.effects - far).min()), float((self.effects + far).max())
+        least, most = (0.0 if abs(end) < TIE else end for end in ends)
+        return min(low, least), max(high, most)
 
-    @property
-    def p(self) -> float:
-        """Two-sided."""
+    def p(self, effect: float) -> float:
+        """Two-sided, of a difference with the sign of ``effect``: a walk that makes it one of the other sign leaves none."""
         if self.free < 1:
             return 1.0
-        scores = np.abs(self.effects) / np.maximum(self.errors, _NOTHING)
-        return 2 * float(special.stdtr(self.free, -float(scores.min())))
+        scores = math.copysign(1.0, effect) * self.effects / np.maximum(self.errors, _NOTHING)
+        return min(1.0, 2 * float(special.stdtr(self.free, -float(scores.min()))))
 
 
 def step_of(a: Floats, b: Floats, order_a: Sequence[int], order_b: Sequence[int]) -> Step:
@@ -87,6 +92,21 @@ def step_of(a: Floats, b: Floats, order_a: Sequence[int], order_b: Sequence[int]
     effects, errors, likelihoods = np.array(rows).T
     allowed = likelihoods >= likelihoods.max() - _ALLOWED
     return Step(effects[allowed], errors[allowed], free)
+
+
+def beside(logs: Floats, out: Ints, other: Floats, order: Sequence[int], order_other: Sequence[int]) -> Ints:
+    """Outliers without those next to the change of arms that lie where the other arm does: a machine that jumped a little before or after
+    it looks like that, and without them like a step of the arm."""
+    after = min(order) > max(order_other)
+    if not len(out) or not (after or max(order) < min(order_other)):
+        return out
+    own, away = np.abs(logs - np.median(logs)), np.abs(logs - np.median(other))
+    kept = []
+    for place in np.argsort(order, kind="stable")[:: 1 if after else -1]:
+        if place not in out or 2 * away[place] > own[place]:
+            break
+        kept.append(place)
+    return np.setdiff1d(out, kept)
 
 
 def _between(times: Floats, steps: Floats) -> float:

@@ -122,10 +122,11 @@ def _lone(e: Evidence) -> str:
 def _more(e: Evidence, many: Asked | None) -> str:
     if many is None:
         return f"run at least {LEAST} fresh processes of each"
+    what = "interleaved runs an arm" if e.one_after_other else "runs an arm in all"
     if many.as_seen == many.either_way:
-        return f"about {about(many.either_way)} runs an arm in all would settle it"
+        return f"about {about(many.either_way)} {what} would settle it"
     nothing = f"about {about(many.either_way)}" if many.either_way < MOST else "over a million"
-    seen = f"about {about(many.as_seen)} runs an arm in all would settle it if the difference is as large as it looks"
+    seen = f"about {about(many.as_seen)} {what} would settle it if the difference is as large as it looks"
     return f"{seen}, {nothing} if there is none"
 
 
@@ -176,17 +177,18 @@ def reason(e: Evidence) -> str:
 def _order(e: Evidence) -> str:
     """What the word does not know, or has allowed for."""
     if e.one_after_other:
-        return f"; {in_turn(e)}, and the interval allows for a drift"
+        return f"; {in_turn(e)}, and the interval allows for a drift, not for a jump about then"
     return "" if e.interleaved or e.drift is not None else "; their order in time is not known, and a drift would look the same"
 
 
 def in_turn(e: Evidence) -> str:
-    """``a was measured before b``; where clocks tell, how long before."""
+    """``a was measured before b``, or mostly before; where clocks tell, how long before."""
     assert e.drift is not None
     one, other = (e.a.arm, e.b.arm) if e.drift.apart > 0 else (e.b.arm, e.a.arm)
-    pause = (min(other.order) - max(one.order)) / 1e6 if one.clock == UTC else 0.0
-    long = next((f"{pause / size:,.0f} {name}" for name, size in _PAUSES if pause >= 2 * size), "")
-    return f"{one.label} was measured {f'{long} ' if long else ''}before {other.label}"
+    between = min(other.order) - max(one.order)
+    pause = between / 1e6 if one.clock == UTC else 0.0
+    long = next((f"{pause / size:,.0f} {name} " for name, size in _PAUSES if pause >= 2 * size), "")
+    return f"{one.label} was measured {'mostly ' if between < 0 else long}before {other.label}"
 
 
 _LEAST_P = 1e-300
@@ -207,12 +209,14 @@ _WHY = {
 def _undecided(e: Evidence) -> str:
     if e.why == "drift":
         assert e.drift is not None
-        order = in_turn(e) if e.drift.separate else "the arms were not interleaved evenly"
+        order, remedy = (
+            (in_turn(e), "interleave them") if e.drift.separate else ("there are no blocks", "interleave them in blocks")
+        )
         if e.drift.shows:
             moved = percent(abs(math.expm1(e.drift.whole)))
             drift = f"within the arms figures moved by about {moved} % from first to last (p = {e.drift.p:.2g})"
-            return f"{drift}, and {order}: interleave them"
-        return f"{order}, and a drift that is too small to show in so few runs could make this word: interleave them"
+            return f"{drift}, and {order}: {remedy}"
+        return f"{order}, and a drift that is too small to show in such runs could make this difference, or hide one: {remedy}"
     if e.why == "coarse":
         return "the figures are rounded to more than the margin: give more digits"
     if e.why in _WHY:
@@ -259,7 +263,7 @@ def method(e: Evidence) -> str:
     how = "exact" if e.design.cumulative is not None else "normal approximation"
     looks = f", {_allowed(e)} spent" if e.error.looks > 1 else ""
     test = f"{e.design.name} test, {how}, on logarithms of one median a process"
-    wider = ", widened to where Welch's ends, as the arms spread unlike" if e.spread.unlike else ""
+    wider = ", widened to where Welch's ends, as the arms may spread unlike" if e.spread.unlike else ""
     wider += ", widened to what a drift and a random walk may have made of it, by the order of the runs" if e.timed else ""
     if e.across:
         test += "; so few pairs decide only where all runs of one arm lie beyond all of the other (Mann-Whitney)"
