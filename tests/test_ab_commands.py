@@ -137,6 +137,14 @@ def test_a_program_that_is_not_there_is_refused_before_anything_runs(tmp_path: P
     assert not list(tmp_path.iterdir())
 
 
+def test_a_key_among_a_commands_words_is_not_kept() -> None:
+    command = Command([sys.executable, "--api-key", "hunter2", "--tokens", "64"])
+    side = CommandSide(command, "a")
+    assert side.to_dict()["argv"] == [sys.executable, "--api-key", "(withheld)", "--tokens", "64"]
+    assert "hunter2" not in str(command) + side.text and "--tokens 64" in str(command)
+    assert command.argv[2] == "hunter2", "it runs with it"
+
+
 def test_secrets_of_the_environment_are_not_kept() -> None:
     side = CommandSide(Command(python("pass"), env={"HF_TOKEN": "hf_abc", "NCCL_ALGO": "Ring"}), "a")
     assert "hf_abc" not in str(side.to_dict()) + side.text and side.to_dict()["env"]["NCCL_ALGO"] == "Ring"

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .._measure.provenance import _SECRET, _WITHHELD
+from .._report.text import words_without_secrets
 from .._shown import Shown
 from .._types import FrozenMap, InputError
 from .figure import Figure, NoFigure, figure_of
@@ -66,7 +67,7 @@ class Command(Shown):
     def __str__(self) -> str:
         told = [f"{name}={shlex.quote(value)}" for name, value in withheld(self.env).items()]
         told += [f"[NCCL {self.nccl}]"] if self.nccl else []
-        return " ".join([*told, shlex.join(self.argv)])
+        return " ".join([*told, shlex.join(words_without_secrets(self.argv))])
 
 
 class CommandSide:
@@ -96,7 +97,7 @@ class CommandSide:
         return {
             "kind": "command",
             "label": self.label,
-            "argv": list(c.argv),
+            "argv": words_without_secrets(c.argv),
             "env": withheld(c.env),
             "nccl": c.nccl,
             "cwd": c.cwd,
