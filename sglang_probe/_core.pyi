@@ -280,7 +280,7 @@ class Recorder:
         """
 
     def forget(self) -> None:
-        """Expected paths are asked for anew: something that they rest on has changed."""
+        """Expected paths and groups' names are asked for anew: something that they rest on has changed."""
 
     def set_skipped(self, files: tuple[str, ...], /) -> None:
         """A call site is the first frame whose file name contains none of these."""

@@ -52,7 +52,7 @@ static inline bool move_on(sp_ring *ring, uint64_t head) {
     return moved;
 }
 
-uint64_t sp_ring_write(sp_ring *ring, const sp_record *record) {
+SP_OFTEN uint64_t sp_ring_write(sp_ring *ring, const sp_record *record) {
     for (int i = 0; i < WRITE_TRIES; i++) {
         uint64_t head = atomic_load_explicit(&ring->head, memory_order_acquire), seq = head + 1;
         sp_slot *slot = &ring->slot[head & (ring->shape.slots - 1)];

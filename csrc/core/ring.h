@@ -7,9 +7,15 @@
 #define SP_RING_H
 
 #include <stdbool.h>
+#include <string.h>
 
 #include "ring_format.h"
 #include "status.h"
+
+/* A call is recorded once in tens of microseconds, and by then the caches are somebody else's: what it costs is the lines and pages of code and
+ * data that it needs. So what each call runs lies side by side, and what few calls run lies elsewhere. */
+#define SP_OFTEN __attribute__((hot))
+#define SP_RARE  __attribute__((cold, noinline))
 
 /* ---- the writer: ring.c, ring_tables.c ---- */
 
@@ -25,18 +31,19 @@ typedef struct sp_ring_writer {
 
 typedef struct sp_ring {
     unsigned char *map;
-    uint64_t bytes;
-    sp_ring_control *control;
+    sp_slot *slot;
     sp_ring_counts *counts;
+    sp_kind_row *kind;
+    _Atomic uint64_t head;
+    sp_ring_shape shape;
+    sp_ring_control *control;
     unsigned char *names_at;
     sp_graph_row *graph;
-    sp_kind_row *kind;
-    sp_slot *slot;
-    sp_ring_shape shape;
+    uint64_t bytes;
     int fd;                 /* kept for its lock: who can lock the file knows that nobody writes it any more */
     uint64_t device, inode; /* of the file: by the time that fd is closed, it may be another one's */
-    /* What is used, of our own: the file's numbers are for readers, and anybody of this user can change them. */
-    _Atomic uint64_t head, graphs;
+    /* What is used, of our own, as head is: the file's numbers are for readers, and anybody of this user can change them. */
+    _Atomic uint64_t graphs;
     _Atomic uint32_t names_busy;
     uint64_t names_used;
     uint32_t names[SP_NAMED_COUNT]; /* ids given out; both under names_busy */
@@ -57,6 +64,29 @@ uint64_t sp_ring_write(sp_ring *ring, const sp_record *record);
 /* Sets device_ns of a record that is still there, and gives back the whole of
  * it; false: it was overwritten. */
 bool sp_ring_amend(sp_ring *ring, uint64_t seq, uint32_t device_ns, sp_record *record);
+
+/* Said before a call whose record will be written: what that takes is fetched while the call runs. `place` is as in sp_ring_kind_at(). */
+static inline void sp_ring_expect(const sp_ring *ring, uint64_t place) {
+    if (!ring->map) return;
+    uint64_t head = atomic_load_explicit(&ring->head, memory_order_relaxed);
+    __builtin_prefetch(&ring->slot[head & (ring->shape.slots - 1)], 1);
+    __builtin_prefetch(ring->counts, 1);
+    if (place && place <= ring->shape.kinds) __builtin_prefetch(&ring->kind[place - 1], 1);
+}
+
+static inline sp_kind_key sp_ring_kind_key(const sp_record *r) {
+    return (sp_kind_key){r->group,    r->graph, r->entry, r->path, r->kernel,
+                         r->expected, r->dtype, r->phase, r->op,   (uint8_t)r->flags};
+}
+
+/* The row at place - 1 if it is this record's kind's; NULL: it is another one's, or place is 0. */
+static inline sp_kind_row *sp_ring_kind_at(const sp_ring *ring, uint64_t place, const sp_record *record) {
+    if (!place || place > ring->shape.kinds) return NULL;
+    sp_kind_row *row = &ring->kind[place - 1];
+    sp_kind_key key = sp_ring_kind_key(record);
+    if (atomic_load_explicit(&row->state, memory_order_acquire) != 2) return NULL;
+    return memcmp(&row->key, &key, sizeof key) ? NULL : row;
+}
 
 /* The row of this record's kind, made where there is none; NULL: no room. */
 sp_kind_row *sp_ring_kind(sp_ring *ring, const sp_record *record);

@@ -9,7 +9,7 @@
 
 enum { PROBES = 64, LOOKS = 10000, NAME_HEAD = 8 };
 
-sp_phase sp_phase_of(uint32_t context) {
+SP_OFTEN sp_phase sp_phase_of(uint32_t context) {
     if (context & SP_CTX(STREAM)) return SP_PHASE_CAPTURED;
     if (context & (SP_CTX(COMPILING) | SP_CTX(COMPILE_WARMUP))) return SP_PHASE_COMPILE;
     if (context & SP_CTX(PIECEWISE)) return SP_PHASE_PIECEWISE;
@@ -17,11 +17,6 @@ sp_phase sp_phase_of(uint32_t context) {
 }
 
 /* ---- kinds: an open-addressed table in the file, that only grows ---- */
-
-static sp_kind_key key_of(const sp_record *r) {
-    return (sp_kind_key){r->group,    r->graph, r->entry, r->path, r->kernel,
-                         r->expected, r->dtype, r->phase, r->op,   (uint8_t)r->flags};
-}
 
 static uint64_t hash_of(const sp_kind_key *key) {
     uint64_t first;
@@ -42,7 +37,7 @@ static uint32_t wait_made(sp_kind_row *row) {
 }
 
 sp_kind_row *sp_ring_kind(sp_ring *ring, const sp_record *record) {
-    sp_kind_key key = key_of(record);
+    sp_kind_key key = sp_ring_kind_key(record);
     uint64_t at = hash_of(&key);
     for (int i = 0; i < PROBES; i++, at++) {
         sp_kind_row *row = &ring->kind[at & (ring->shape.kinds - 1)];

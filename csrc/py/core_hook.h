@@ -33,6 +33,7 @@ enum {
     SP_HOOK_GROUPS = 32,     /* names of groups that are known by their address */
     SP_HOOK_CODES = 256,     /* code objects and call sites that are known by their address */
     SP_HOOK_EXPECTED = 4096, /* expected paths */
+    SP_HOOK_OWNERS = 2,      /* first arguments of a wrapper whose groups are remembered; a power of two */
     SP_HOOK_LOST = 16        /* alarms whose kind found no row in the ring */
 };
 
@@ -46,11 +47,20 @@ typedef struct hook_name {
     int parts;
 } hook_name;
 
+/* An object that a call's first argument has: asked for once, until the recorder forgets, as the group's facts are. */
+typedef struct hook_held {
+    PyObject *of, *object; /* weak references, held; or NULL */
+    unsigned at;           /* the recorder's `forgotten` then */
+} hook_held;
+
 typedef struct hook_source {
     uint32_t bits, when;
-    PyObject *where; /* NULL: the call's first argument, which need not have it */
-    hook_name name;  /* none: `where` is called */
-    bool is_item;    /* where is a dict, the name its key */
+    PyObject *where;  /* NULL: the call's first argument, which need not have it */
+    uint64_t version; /* of the dict, when its item was True, False, None or not there; 0: look */
+    bool is_item;     /* where is a dict, the name its key */
+    bool was_true;    /* at that version */
+    hook_name name;   /* none: `where` is called */
+    hook_held held[SP_HOOK_OWNERS];
 } hook_source;
 
 /* Counted, because a source that is called may set others. */
@@ -67,8 +77,10 @@ typedef struct hook_key {
     uint16_t group;
     uint8_t entry, dtype, layout, direct;
     uint8_t path, kernel, used; /* not of the key */
+    uint16_t kind;              /* 1 + row of the last such call's kind in the ring, which may be another one's; 0: not known */
 } hook_key;
 enum { SP_HOOK_KEY_BYTES = offsetof(hook_key, path) };
+_Static_assert(sizeof(hook_key) == 32, "a pair of them is one cache line");
 
 typedef struct hook_type {
     PyTypeObject *type; /* held */
@@ -101,39 +113,43 @@ typedef struct hook_graphs { /* open-addressed: object to graph */
     size_t size, used;
 } hook_graphs;
 
+/* What every call looks at comes first, in as few cache lines as it needs: between two calls a server runs so much else that each line is
+ * fetched anew. */
 typedef struct recorder_object {
-    PyObject_HEAD core_state *state;
-    sp_ring ring;                   /* map is NULL: closed */
-    const sp_ring_control *control; /* the ring's, or one that never records */
-    unsigned forks;                 /* of the process when it was made: a child does not write
+    PyObject_HEAD const sp_ring_control *control; /* the ring's, or one that never records */
+    hook_sources *sources;
+    PyObject *expect;
+    hook_key *expected; /* SP_HOOK_EXPECTED on whole cache lines of expected_memory, made with the first expect */
+    uint32_t *calls;    /* of each group */
+    size_t calls_size;
+    unsigned forks;      /* of the process when it was made: a child does not write
                      into its parent's ring */
-    uint32_t generation;            /* control's value of the last recorded call: another one
+    uint32_t generation; /* control's value of the last recorded call: another one
                           restarts the calls' numbers */
-    uint32_t context;               /* bits that hold whatever the sources say */
+    uint32_t context;    /* bits that hold whatever the sources say */
+    uint32_t capturing;  /* number of the thread between a graph's begin and its end; 0: none */
+    unsigned forgotten;  /* times */
+    sp_ring ring;        /* map is NULL: closed */
+    hook_type type[SP_HOOK_TYPES];
+    unsigned type_next;
+    core_state *state;
     uint32_t graph_now, graph_label;
-    uint32_t capturing; /* number of the thread between a graph's begin and its end; 0: none */
     uint32_t site_count, timer_count;
     bool pending; /* an alarm of a new kind */
     hook_alarm lost[SP_HOOK_LOST];
     unsigned lost_count;
-    PyObject *path, *timer, *expect, *reported, *skipped;
+    PyObject *path, *timer, *reported, *skipped;
     PyObject *ids[SP_NAMED_COUNT];   /* dicts: text to id */
     PyObject *texts[SP_NAMED_COUNT]; /* lists: text by id, 0 is "" */
     PyObject *outer;                 /* list of code objects that open calls */
-    hook_sources *sources;
-    uint32_t *calls; /* of each group */
-    size_t calls_size;
     struct {
         PyObject *text; /* held */
         uint16_t id;
     } group[SP_HOOK_GROUPS];
-    hook_type type[SP_HOOK_TYPES];
-    unsigned type_next;
     hook_dtype dtype[16];
     unsigned dtype_next;
-    hook_code *code;    /* SP_HOOK_CODES, made when a site is first asked for */
-    hook_key *expected; /* SP_HOOK_EXPECTED, made with the first expect */
-    unsigned forgotten; /* times */
+    hook_code *code; /* SP_HOOK_CODES, made when a site is first asked for */
+    void *expected_memory;
     hook_graphs graphs;
     PyObject *attribute[SP_HOOK_ATTRIBUTES];
 } recorder_object;
@@ -143,23 +159,37 @@ typedef struct hook_kernel {
     uint8_t id;
 } hook_kernel;
 
+/* A first argument whose group is known: its name is read once, until the recorder forgets. A weak reference says that it is still the same
+ * object at that address. */
+typedef struct hook_owner {
+    PyObject *weak; /* held, or NULL */
+    unsigned at;    /* the recorder's `forgotten` then */
+    uint16_t group;
+} hook_owner;
+
+/* The first lines are what a call looks at, as in a recorder. */
 typedef struct wrapper_object {
     PyObject_HEAD vectorcallfunc vectorcall;
-    PyObject *original, *weak;
+    PyObject *original;
     recorder_object *recorder;
-    PyObject *keyword;       /* the tensor's, or NULL */
-    PyObject *chooser;       /* which(bool) -> the group's name, or NULL */
-    PyObject *which_keyword; /* of the argument that it is asked with, or NULL */
-    PyObject *through;       /* tuple of code objects, or NULL */
-    hook_name group_name, unless;
-    hook_kernel *kernel;
-    Py_ssize_t kernels, argument, which;
+    Py_ssize_t argument;
     int path, dry;
-    uint16_t group;     /* where it is not read from the first argument; 0: not known */
+    uint16_t group; /* where it is not read from the first argument; 0: not known */
+    uint8_t entry, op;
+    PyObject *chooser; /* which(bool) -> the group's name, or NULL */
+    Py_ssize_t kernels;
+    hook_name unless;
+    hook_owner owner[SP_HOOK_OWNERS]; /* by their addresses */
+    PyObject *through;                /* tuple of code objects, or NULL */
+    PyObject *keyword;                /* the tensor's, or NULL */
+    PyObject *which_keyword;          /* of the argument that the chooser is asked with, or NULL */
+    hook_name group_name;
+    hook_kernel *kernel;
+    Py_ssize_t which;
     uint16_t chosen[2]; /* what the chooser said; 0: not asked */
     unsigned chosen_at; /* the recorder's `forgotten` then */
-    uint8_t entry, op;
-    int event; /* of a GraphWrapper */
+    int event;          /* of a GraphWrapper */
+    PyObject *weak;
 } wrapper_object;
 
 /* One open call of one thread. */
@@ -167,20 +197,30 @@ typedef struct hook_open {
     recorder_object *recorder;
     sp_record record;
     uint32_t columns, generation;
-    int inside;     /* inner calls that are running */
-    bool marked;    /* one of them has ended and had said which path */
-    uint8_t kernel; /* the expected path's */
+    int inside;      /* inner calls that are running */
+    bool marked;     /* one of them has ended and had said which path */
+    uint8_t kernel;  /* the expected path's */
+    hook_key *known; /* where the expected path was remembered, or NULL */
 } hook_open;
 
 typedef struct hook_thread {
     int depth;
     bool ours; /* code that we called is running: what it calls is not recorded */
     uint32_t number;
+    unsigned forks;      /* of the process when the number was asked for, which a fork makes it be again */
     uint32_t generation; /* the last one in which no unseen call was open on this
                           thread */
     const recorder_object *of;
     hook_open open[SP_HOOK_DEPTH];
 } hook_thread;
+
+/* Where a table of SP_HOOK_OWNERS rows has this object. */
+static inline unsigned sp_hook_place(const PyObject *object) {
+    return ((uintptr_t)object >> 6 ^ (uintptr_t)object >> 12) % SP_HOOK_OWNERS;
+}
+
+/* What a weak reference refers to, borrowed; None: it is gone. */
+static inline PyObject *sp_hook_referent(const PyObject *weak) { return ((const PyWeakReference *)weak)->wr_object; }
 
 /* The argument at this position, or of this name; borrowed, NULL where it was not given. */
 static inline PyObject *sp_hook_argument(Py_ssize_t at, PyObject *name, PyObject *const *args, Py_ssize_t count,
@@ -200,8 +240,8 @@ unsigned sp_hook_forks(void);
 
 /* core_hook_call.c */
 PyObject *sp_hook_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *keywords);
-uint64_t sp_hook_write(recorder_object *r, sp_record *record); /* counts it, decides about an alarm,
-                                              numbers it; its seq */
+uint64_t sp_hook_write(recorder_object *r, sp_record *record, hook_key *known); /* counts it, decides about an alarm,
+                                              numbers it; its seq. known may be NULL */
 
 /* Drops an exception; nothing was pending before. An interrupt that came meanwhile is the caller's: it comes again. */
 static inline void sp_hook_drop(void) {
@@ -210,10 +250,7 @@ static inline void sp_hook_drop(void) {
 }
 
 /* What failed is dropped and counted. */
-static inline void sp_hook_failed(recorder_object *r) {
-    sp_hook_drop();
-    if (r->ring.map) atomic_fetch_add_explicit(&r->ring.counts->failures, 1, memory_order_relaxed);
-}
+SP_RARE void sp_hook_failed(recorder_object *r);
 
 /* core_hook_facts.c */
 bool sp_hook_facts(recorder_object *r, PyObject *tensor, hook_open *open); /* false: it could not be read, and that was counted */

@@ -38,11 +38,17 @@ PyObject *sp_hook_name_get(const hook_name *name, PyObject *of) {
     return value;
 }
 
+static SP_RARE int ask_truth(PyObject *value) {
+    int truth = value ? PyObject_IsTrue(value) : -1;
+    Py_XDECREF(value);
+    return truth;
+}
+
 /* 1, 0, or -1 with an exception. Takes the reference. */
-static int is_true(PyObject *value) {
-    if (!value) return -1;
-    int truth = value == Py_True ? 1 : value == Py_False || value == Py_None ? 0 : PyObject_IsTrue(value);
-    Py_DECREF(value);
+static inline int is_true(PyObject *value) {
+    if (value != Py_True && value != Py_False && value != Py_None) return ask_truth(value);
+    int truth = value == Py_True;
+    Py_DECREF(value); /* there are more of these */
     return truth;
 }
 
@@ -64,7 +70,7 @@ static int look_up(PyObject *of, PyObject *name, PyObject **value) {
 }
 
 /* What the call's first argument has by this name; None where it has none, or None on the way. */
-static PyObject *value_of_first(const hook_name *name, PyObject *first) {
+static SP_RARE PyObject *value_of_first(const hook_name *name, PyObject *first) {
     PyObject *value = Py_NewRef(first);
     for (int i = 0; value != Py_None && i < name->parts; i++) {
         PyObject *next = NULL;
@@ -76,34 +82,101 @@ static PyObject *value_of_first(const hook_name *name, PyObject *first) {
     return value;
 }
 
-static PyObject *value_of(const hook_source *s, PyObject *first) {
-    if (s->is_item) {
-        PyObject *item = PyDict_GetItemWithError(s->where, s->name.part[0]);
-        return item ? Py_NewRef(item) : PyErr_Occurred() ? NULL : Py_NewRef(Py_False);
-    }
-    if (!s->name.parts) return PyObject_CallNoArgs(s->where);
-    return s->where ? sp_hook_name_get(&s->name, s->where) : value_of_first(&s->name, first);
+static SP_RARE PyObject *value_elsewhere(const hook_source *s) {
+    return s->name.parts ? sp_hook_name_get(&s->name, s->where) : PyObject_CallNoArgs(s->where);
 }
 
-static void release_sources(hook_sources *sources) {
-    if (!sources || --sources->users) return;
+/* A dict has a number that is no other dict's and changes with whatever is stored in it, up to Python 3.13; 0: it has none. */
+static inline uint64_t version_of(PyObject *dict) {
+#if PY_VERSION_HEX < 0x030E0000
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+    return ((PyDictObject *)dict)->ma_version_tag;
+#pragma GCC diagnostic pop
+#else
+    (void)dict;
+    return 0;
+#endif
+}
+
+static SP_RARE PyObject *look_at_item(hook_source *s) {
+    PyObject *item = PyDict_GetItemWithError(s->where, s->name.part[0]);
+    if (!item && PyErr_Occurred()) return NULL;
+    if (!item) item = Py_False;
+    bool is_plain = PyDict_CheckExact(s->where) && (item == Py_True || item == Py_False || item == Py_None);
+    s->version = is_plain ? version_of(s->where) : 0;
+    s->was_true = item == Py_True;
+    return Py_NewRef(item);
+}
+
+static inline int truth_of_attribute(PyObject *of, PyObject *name) {
+    PyObject *value = NULL;
+    int found = look_up(of, name, &value);
+    return found > 0 ? is_true(value) : found;
+}
+
+static SP_RARE int hold(const recorder_object *r, const hook_source *s, hook_held *held, PyObject *first) {
+    unsigned now = r->forgotten;
+    PyObject *object = NULL;
+    int truth = look_up(first, s->name.part[0], &object);
+    if (truth > 0 && object != Py_None) {
+        PyObject *of = PyWeakref_NewRef(first, NULL), *weak = of ? PyWeakref_NewRef(object, NULL) : NULL;
+        if (!weak) sp_hook_drop(); /* of a kind that has none: it is asked for each time */
+        hook_held old = *held;
+        *held = (hook_held){of, weak, now};
+        Py_XDECREF(old.of);
+        Py_XDECREF(old.object);
+        truth = truth_of_attribute(object, s->name.part[1]);
+    } else if (truth > 0)
+        truth = 0;
+    Py_XDECREF(object);
+    return truth;
+}
+
+/* Of "communicator.switch". */
+static inline int truth_of_held(const recorder_object *r, hook_source *s, PyObject *first) {
+    hook_held *held = &s->held[sp_hook_place(first)];
+    if (!held->object || held->at != r->forgotten || sp_hook_referent(held->of) != first) return hold(r, s, held, first);
+    PyObject *object = sp_hook_referent(held->object);
+    if (object == Py_None) return hold(r, s, held, first);
+    Py_INCREF(object);
+    int truth = truth_of_attribute(object, s->name.part[1]);
+    Py_DECREF(object);
+    return truth;
+}
+
+static inline int truth_of(const recorder_object *r, hook_source *s, PyObject *first) {
+    if (s->is_item) return s->version && s->version == version_of(s->where) ? s->was_true : is_true(look_at_item(s));
+    if (!s->where && s->name.parts == 2) return truth_of_held(r, s, first);
+    return is_true(s->where || !s->name.parts ? value_elsewhere(s) : value_of_first(&s->name, first));
+}
+
+static SP_RARE void free_sources(hook_sources *sources) {
     for (Py_ssize_t i = 0; i < sources->count; i++) {
         Py_CLEAR(sources->of[i].where);
         sp_hook_name_clear(&sources->of[i].name);
+        for (int at = 0; at < SP_HOOK_OWNERS; at++) {
+            Py_CLEAR(sources->of[i].held[at].of);
+            Py_CLEAR(sources->of[i].held[at].object);
+        }
     }
     PyMem_Free(sources);
 }
 
-uint32_t sp_hook_context(recorder_object *r, uint32_t thread, PyObject *first) {
+static inline void release_sources(hook_sources *sources) {
+    if (sources && !--sources->users) free_sources(sources);
+}
+
+SP_OFTEN uint32_t sp_hook_context(recorder_object *r, uint32_t thread, PyObject *first) {
     uint32_t context = r->context | (r->capturing == thread ? SP_CTX(STREAM) : 0);
 
     hook_sources *sources = r->sources;
     if (!sources) return context;
     sources->users++;
     for (Py_ssize_t i = 0; i < sources->count; i++) {
-        const hook_source *s = &sources->of[i];
+        hook_source *s = &sources->of[i];
         if ((s->when && !(s->when & context)) || (!s->where && !first)) continue;
-        int truth = is_true(value_of(s, first));
+        int truth = truth_of(r, s, first);
         if (truth < 0) sp_hook_failed(r);
         if (truth > 0) context |= s->bits;
     }
@@ -175,7 +248,7 @@ int sp_hook_sources_traverse(recorder_object *r, visitproc visit, void *arg) {
 /* ---- groups ---- */
 
 /* The id of a group by its name, which is looked at by its address first. Takes the reference. */
-static uint16_t id_of(recorder_object *r, PyObject *text) {
+static SP_RARE uint16_t id_of(recorder_object *r, PyObject *text) {
     if (!text || !PyUnicode_CheckExact(text)) {
         sp_hook_failed(r);
         Py_XDECREF(text);
@@ -197,7 +270,7 @@ static uint16_t id_of(recorder_object *r, PyObject *text) {
 }
 
 /* What the chooser says, which is asked once for each answer, until the recorder forgets. */
-static uint16_t chosen(recorder_object *r, wrapper_object *w, PyObject *which) {
+static SP_RARE uint16_t chosen(recorder_object *r, wrapper_object *w, PyObject *which) {
     int truth = which ? is_true(Py_NewRef(which)) : 1;
     if (truth < 0) {
         sp_hook_failed(r);
@@ -213,8 +286,22 @@ static uint16_t chosen(recorder_object *r, wrapper_object *w, PyObject *which) {
     return id;
 }
 
-uint16_t sp_hook_group(recorder_object *r, wrapper_object *w, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+static SP_RARE uint16_t read_group(recorder_object *r, wrapper_object *w, PyObject *first, hook_owner *owner) {
+    unsigned now = r->forgotten;
+    uint16_t id = id_of(r, sp_hook_name_get(&w->group_name, first));
+    PyObject *weak = id ? PyWeakref_NewRef(first, NULL) : NULL, *old = owner->weak;
+    if (id && !weak) sp_hook_drop(); /* of a kind that has none: its name is read each time */
+    *owner = (hook_owner){weak, now, id};
+    Py_XDECREF(old);
+    return id;
+}
+
+SP_OFTEN uint16_t sp_hook_group(recorder_object *r, wrapper_object *w, PyObject *const *args, Py_ssize_t count,
+                                PyObject *keywords) {
     if (w->chooser) return chosen(r, w, sp_hook_argument(w->which, w->which_keyword, args, count, keywords));
     if (!w->group_name.parts) return w->group;
-    return count ? id_of(r, sp_hook_name_get(&w->group_name, args[0])) : 0;
+    if (!count) return 0;
+    hook_owner *owner = &w->owner[sp_hook_place(args[0])];
+    bool known = owner->weak && owner->at == r->forgotten && sp_hook_referent(owner->weak) == args[0];
+    return known ? owner->group : read_group(r, w, args[0], owner);
 }

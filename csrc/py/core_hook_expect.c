@@ -30,7 +30,7 @@ static bool parse_answer(recorder_object *r, PyObject *answer, long *path, uint3
 }
 
 /* Sets the answer: SP_RING_NONE for None and for anything that went wrong. */
-static void ask(recorder_object *r, hook_key *k, PyObject *first) {
+static SP_RARE void ask(recorder_object *r, hook_key *k, PyObject *first) {
     enum { ARGUMENTS = 10 };
     PyObject *expect = Py_NewRef(r->expect);
     PyObject *argument[ARGUMENTS] = {Py_NewRef(sp_hook_text(r, SP_NAMED_GROUP, k->group)),
@@ -58,14 +58,27 @@ static void ask(recorder_object *r, hook_key *k, PyObject *first) {
     k->kernel = good ? (uint8_t)kernel : 0;
 }
 
-static void answer_with(hook_open *open, const hook_key *key) {
+static inline void answer_with(hook_open *open, const hook_key *key) {
     open->record.expected = key->path;
     open->kernel = key->kernel;
 }
 
-void sp_hook_expected(recorder_object *r, hook_open *open, bool direct, PyObject *first) {
+static SP_RARE void ask_and_remember(recorder_object *r, hook_open *open, hook_key *key, uint64_t at, PyObject *first) {
+    atomic_fetch_add_explicit(&r->ring.counts->asked, 1, memory_order_relaxed);
+    unsigned asked = r->forgotten;
+    ask(r, key, first);
+    answer_with(open, key);
+    /* Python ran: the table may be gone, or what it rested on. */
+    if (!r->expected || asked != r->forgotten) return;
+    hook_key *pair = &r->expected[at % (SP_HOOK_EXPECTED / 2) * 2];
+    pair[1] = pair[0];
+    pair[0] = *key;
+    open->known = pair;
+}
+
+SP_OFTEN void sp_hook_expected(recorder_object *r, hook_open *open, bool direct, PyObject *first) {
     const sp_record *record = &open->record;
-    answer_with(open, &(hook_key){.path = SP_RING_NONE});
+    open->record.expected = SP_RING_NONE, open->kernel = 0, open->known = NULL;
     if (!r->expected || !r->ring.map) return;
     hook_key key = {.nbytes = record->nbytes, .rows = record->rows, .columns = open->columns, .context = record->context};
     key.group = record->group, key.entry = record->entry, key.dtype = record->dtype;
@@ -75,17 +88,10 @@ void sp_hook_expected(recorder_object *r, hook_open *open, bool direct, PyObject
     for (int i = 0; i < 2; i++)
         if (pair[i].used && !memcmp(&pair[i], &key, SP_HOOK_KEY_BYTES)) {
             answer_with(open, &pair[i]);
+            open->known = &pair[i];
             return;
         }
-    atomic_fetch_add_explicit(&r->ring.counts->asked, 1, memory_order_relaxed);
-    unsigned asked = r->forgotten;
-    ask(r, &key, first);
-    answer_with(open, &key);
-    /* Python ran: the table may be gone, or what it rested on. */
-    if (!r->expected || asked != r->forgotten) return;
-    pair = &r->expected[at % (SP_HOOK_EXPECTED / 2) * 2];
-    pair[1] = pair[0];
-    pair[0] = key;
+    ask_and_remember(r, open, &key, at, first);
 }
 
 bool sp_hook_expect_set(recorder_object *r, PyObject *expect) {
@@ -93,12 +99,12 @@ bool sp_hook_expect_set(recorder_object *r, PyObject *expect) {
         PyErr_Format(PyExc_TypeError, "expect=%R: give a callable, or None", expect);
         return false;
     }
-    hook_key *table = r->expected ? r->expected : PyMem_Calloc(SP_HOOK_EXPECTED, sizeof *table);
-    if (!table) {
+    if (!r->expected_memory) r->expected_memory = PyMem_Calloc(SP_HOOK_EXPECTED + 2, sizeof *r->expected);
+    if (!r->expected_memory) {
         PyErr_NoMemory();
         return false;
     }
-    r->expected = table;
+    r->expected = (hook_key *)(((uintptr_t)r->expected_memory + 63) & ~(uintptr_t)63);
     PyObject *old = r->expect;
     r->expect = Py_NewRef(expect);
     sp_hook_forget(r);

@@ -21,10 +21,14 @@ static const struct {
 };
 enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 
-static uint8_t dtype_of_code(dl_dtype d) {
+static SP_RARE uint8_t search_dtype(dl_dtype d) {
     for (int i = 0; i < DTYPES; i++)
         if (dtypes[i].code == d.code && dtypes[i].bits == d.bits && d.lanes == 1) return dtypes[i].dtype;
     return d.code >= DL_FLOAT8_FIRST && d.code <= DL_FLOAT8_LAST && d.bits == 8 && d.lanes == 1 ? SP_DTYPE_FP8 : SP_RING_NONE;
+}
+
+static inline uint8_t dtype_of_code(dl_dtype d) {
+    return d.code == DL_BFLOAT && d.bits == 16 && d.lanes == 1 ? SP_DTYPE_BF16 : search_dtype(d);
 }
 
 static uint8_t dtype_of_name(const char *name) {
@@ -37,7 +41,7 @@ static uint8_t dtype_of_name(const char *name) {
 
 static uint8_t dims_of(int64_t dims) { return (uint8_t)((dims > 7 ? 7 : dims) << SP_LAID_DIMS_SHIFT); }
 
-static void set_rows(hook_open *open, uint64_t count, int64_t dims, uint64_t columns) {
+static SP_RARE void set_rows(hook_open *open, uint64_t count, int64_t dims, uint64_t columns) {
     uint64_t rows = dims && columns ? count / columns : 0;
     open->columns = columns > UINT32_MAX ? UINT32_MAX : (uint32_t)columns;
     open->record.rows = rows > UINT32_MAX ? UINT32_MAX : (uint32_t)rows;
@@ -47,9 +51,7 @@ static void set_rows(hook_open *open, uint64_t count, int64_t dims, uint64_t col
 /* ---- by the exchange table ---- */
 
 /* By value: letting go of a type may run Python, which may ask for others. */
-static const dl_exchange *exchange_of(recorder_object *r, PyTypeObject *type) {
-    for (int i = 0; i < SP_HOOK_TYPES; i++)
-        if (r->type[i].type == type) return r->type[i].exchange;
+static SP_RARE const dl_exchange *ask_exchange(recorder_object *r, PyTypeObject *type) {
     PyObject *capsule = PyObject_GetAttrString((PyObject *)type, "__dlpack_c_exchange_api__");
     const dl_exchange *exchange = NULL;
     if (capsule && PyCapsule_IsValid(capsule, "dlpack_exchange_api")) {
@@ -65,22 +67,46 @@ static const dl_exchange *exchange_of(recorder_object *r, PyTypeObject *type) {
     return exchange;
 }
 
-static bool by_exchange(recorder_object *r, const dl_exchange *exchange, PyObject *tensor, hook_open *open) {
+static inline const dl_exchange *exchange_of(recorder_object *r, PyTypeObject *type) {
+    for (int i = 0; i < SP_HOOK_TYPES; i++)
+        if (r->type[i].type == type) return r->type[i].exchange;
+    return ask_exchange(r, type);
+}
+
+/* Any tensor. */
+static SP_RARE uint64_t lay_out(recorder_object *r, const dl_tensor *t, hook_open *open) {
+    uint64_t count = 1;
+    for (int32_t i = 0; i < t->ndim; i++) count *= t->shape[i] > 0 ? (uint64_t)t->shape[i] : 0;
+    set_rows(open, count, t->ndim, t->ndim ? (uint64_t)t->shape[t->ndim - 1] : 1);
+    core_array layout = {.contiguous = true, .dense = true};
+    if (count && !sp_array_layout(&layout, t->ndim, t->shape, t->strides)) sp_hook_failed(r);
+    if (layout.contiguous) open->record.layout |= SP_LAID(CONTIGUOUS);
+    if (layout.dense) open->record.layout |= SP_LAID(DENSE);
+    return count;
+}
+
+/* What nearly all are: contiguous, of two dimensions. 0: it is not, and nothing was set. */
+static inline uint64_t lay_out_plain(const dl_tensor *t, hook_open *open) {
+    if (t->ndim != 2) return 0;
+    const uint64_t rows = (uint64_t)t->shape[0], columns = (uint64_t)t->shape[1];
+    if (rows - 1 >= INT32_MAX || columns - 1 >= INT32_MAX || rows * columns > INT64_MAX / 16) return 0;
+    if (t->strides && ((t->strides[1] != 1 && columns != 1) || (t->strides[0] != t->shape[1] && rows != 1))) return 0;
+    open->columns = (uint32_t)columns, open->record.rows = (uint32_t)rows;
+    open->record.layout |= (uint8_t)(SP_LAID(CONTIGUOUS) | SP_LAID(DENSE) | 2 << SP_LAID_DIMS_SHIFT);
+    return rows * columns;
+}
+
+static inline bool by_exchange(recorder_object *r, const dl_exchange *exchange, PyObject *tensor, hook_open *open) {
     dl_tensor t;
     if (exchange->tensor_from_object(tensor, &t) < 0) {
         sp_hook_failed(r);
         return false;
     }
     sp_record *record = &open->record;
-    uint64_t count = 1;
-    for (int32_t i = 0; i < t.ndim; i++) count *= t.shape[i] > 0 ? (uint64_t)t.shape[i] : 0;
+    uint64_t count = lay_out_plain(&t, open);
+    if (!count) count = lay_out(r, &t, open);
     record->dtype = dtype_of_code(t.dtype);
     record->nbytes = count * t.dtype.bits * t.dtype.lanes / 8;
-    set_rows(open, count, t.ndim, t.ndim ? (uint64_t)t.shape[t.ndim - 1] : 1);
-    core_array layout = {.contiguous = true, .dense = true};
-    if (count && !sp_array_layout(&layout, t.ndim, t.shape, t.strides)) sp_hook_failed(r);
-    if (layout.contiguous) record->layout |= SP_LAID(CONTIGUOUS);
-    if (layout.dense) record->layout |= SP_LAID(DENSE);
     if (!(((uintptr_t)t.data + t.byte_offset) & 15)) record->layout |= SP_LAID(ALIGNED);
     return true;
 }
@@ -128,7 +154,7 @@ static void read_shape(recorder_object *r, PyObject *shape, hook_open *open) {
     set_rows(open, count, dims, columns);
 }
 
-static bool by_attributes(recorder_object *r, PyObject *tensor, hook_open *open) {
+static SP_RARE bool by_attributes(recorder_object *r, PyObject *tensor, hook_open *open) {
     sp_record *record = &open->record;
     int64_t nbytes = number(PyObject_GetAttr(tensor, r->attribute[SP_HOOK_NBYTES]));
     if (nbytes < 0) {
@@ -152,7 +178,7 @@ static bool by_attributes(recorder_object *r, PyObject *tensor, hook_open *open)
     return true;
 }
 
-bool sp_hook_facts(recorder_object *r, PyObject *tensor, hook_open *open) {
+SP_OFTEN bool sp_hook_facts(recorder_object *r, PyObject *tensor, hook_open *open) {
     const dl_exchange *exchange = exchange_of(r, Py_TYPE(tensor));
     return exchange ? by_exchange(r, exchange, tensor, open) : by_attributes(r, tensor, open);
 }

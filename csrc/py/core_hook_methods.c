@@ -197,7 +197,7 @@ static PyObject *recorder_put(PyObject *self, PyObject *args, PyObject *kwargs) 
     record.path = (uint8_t)path, record.expected = (uint8_t)expected, record.dtype = (uint8_t)dtype, record.op = (uint8_t)op;
     record.graph = (uint16_t)graph, record.flags = (uint16_t)flags | SP_FLAG(BY_HAND),
     record.phase = (uint8_t)sp_phase_of(context);
-    return PyLong_FromUnsignedLongLong(sp_hook_write(r, &record));
+    return PyLong_FromUnsignedLongLong(sp_hook_write(r, &record, NULL));
 }
 
 /* ---- counts, end ---- */
@@ -261,7 +261,7 @@ PyMethodDef sp_recorder_methods[] = {
     {"set_expect", recorder_set_expect, METH_O,
      "set_expect($self, expect, /)\n--\n\nWho knows the expected path: called "
      "once for everything that decides it."},
-    {"forget", recorder_forget, METH_NOARGS, "forget($self, /)\n--\n\nExpected paths are asked for anew."},
+    {"forget", recorder_forget, METH_NOARGS, "forget($self, /)\n--\n\nExpected paths and groups' names are asked for anew."},
     {"set_skipped", recorder_set_skipped, METH_O,
      "set_skipped($self, files, /)\n--\n\nA call site is the first frame whose "
      "file name contains none of these."},

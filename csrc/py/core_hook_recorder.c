@@ -130,7 +130,7 @@ static void recorder_dealloc(PyObject *self) {
     Py_CLEAR(r->outer);
     Py_CLEAR(r->path);
     PyMem_Free(r->calls);
-    PyMem_Free(r->expected);
+    PyMem_Free(r->expected_memory);
     PyMem_Free(r->graphs.row);
     type->tp_free(self);
     Py_DECREF(type);

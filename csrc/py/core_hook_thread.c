@@ -21,9 +21,16 @@ static void count_fork(void) {
 
 static void watch_forks(void) { pthread_atfork(NULL, NULL, count_fork); }
 
-hook_thread *sp_hook_thread(void) {
-    if (!thread.number) thread.number = (uint32_t)syscall(SYS_gettid);
-    return &thread;
+/* A child of a fork has one thread, the one that forked: it comes here anew, and so does every other one that begins. */
+static SP_RARE void meet(hook_thread *t) {
+    t->forks = sp_hook_forks();
+    t->number = (uint32_t)syscall(SYS_gettid);
+}
+
+SP_OFTEN hook_thread *sp_hook_thread(void) {
+    hook_thread *t = &thread; /* its address is asked for once */
+    if (!t->number) meet(t);
+    return t;
 }
 
 unsigned sp_hook_forks(void) {

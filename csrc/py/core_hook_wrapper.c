@@ -15,6 +15,7 @@ int sp_wrapper_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(w->recorder);
     Py_VISIT(w->through);
     Py_VISIT(w->chooser);
+    for (int i = 0; i < SP_HOOK_OWNERS; i++) Py_VISIT(w->owner[i].weak);
     for (Py_ssize_t i = 0; i < w->kernels; i++) Py_VISIT(w->kernel[i].result);
     return 0;
 }
@@ -25,6 +26,7 @@ int sp_wrapper_clear(PyObject *self) {
     wrapper_object *w = (wrapper_object *)self;
     Py_CLEAR(w->through);
     Py_CLEAR(w->chooser);
+    for (int i = 0; i < SP_HOOK_OWNERS; i++) Py_CLEAR(w->owner[i].weak);
     for (; w->kernels; w->kernels--) Py_CLEAR(w->kernel[w->kernels - 1].result); /* the macro reads its argument twice */
     return 0;
 }

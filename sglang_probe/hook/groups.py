@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .arming import STATE, when_imported
 from .context import set_sources
-from .targets import FUSED, GROUP_NAME, IDLE
+from .targets import FUSED, GROUP_NAME
 from .telling import cut
 
 if TYPE_CHECKING:
@@ -80,7 +80,6 @@ class Groups:
         kind = getattr(module, "PyNcclCommunicator", None)
         if kind is not None:
             self._patches.set(kind, GROUP_NAME, "")
-            self._patches.set(kind, IDLE, property(lambda comm: not getattr(comm, GROUP_NAME) or comm.disabled))
 
     def made(self, group: Any, warnings: list[str] | None = None) -> None:
         name = str(group.unique_name)

@@ -19,8 +19,6 @@ from .._versions import at_least
 
 GROUP_NAME = "_sglang_probe_group"
 """Attribute of a pynccl communicator: the name of the group that owns it, which it does not know."""
-IDLE = "_sglang_probe_idle"
-"""And whether a call of it does nothing, or is its own constructor's."""
 FUSED = "fused"
 """Entry and operation of the fused operator; and its group, where SGLang does not say which it is."""
 
@@ -96,7 +94,7 @@ TARGETS: tuple[Target, ...] = (
         op="in_place",
         keyword="tensor",
         group="." + GROUP_NAME,
-        unless=IDLE,
+        unless="disabled",
     ),
     # what runs inside
     Target(_PYNCCL + "outplace_all_reduce", "0.5.9", path=Path.PYNCCL_OUT_OF_PLACE, unless="disabled"),
