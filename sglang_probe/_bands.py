@@ -115,7 +115,7 @@ class Bands(Reported):
         return bands_html(self)
 
     def picture(self, *, dark: bool = False) -> Any:
-        """A matplotlib Figure: where each size goes."""
+        """A matplotlib Figure: where each size (bytes) goes. Raises ProbeUnavailable without matplotlib."""
         from ._show.strips import picture
 
         return picture(self, dark)

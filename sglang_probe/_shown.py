@@ -25,7 +25,11 @@ class Reported:
     __slots__ = ()
 
     def write(self, path: str | os.PathLike[str]) -> str:
-        """One HTML file that holds everything, the picture too; its name comes back. A report of that name is replaced."""
+        """One HTML file that holds everything, the picture too; its name comes back. A report of that name is replaced.
+
+        Raises InputError where the name does not end in .html, or is that of something else than a report; ReportError where it cannot
+        be written.
+        """
         from ._report import write
 
         return write(self, path)

@@ -204,7 +204,7 @@ class Fusion(Shown):
     assumed: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Server(Shown):
     """A server as its launch line, log or URL describes it, resolved for one release."""
 
@@ -231,3 +231,8 @@ class Server(Shown):
     """Lines of a log that say something else than the flags, each with its line number."""
     prefill_reason: str = ""
     """Why the prefill graph is what it is: the setting that says so."""
+
+    def __repr__(self) -> str:
+        """Not its fields: a notebook keeps this text beside the page, and a key may be among them."""
+        model = self.model.name if self.model else "an unknown model"
+        return f"<Server: {model}, {len(self.groups)} groups, SGLang {self.sglang}; read from {self.source}>"

@@ -15,7 +15,8 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import __version__
@@ -58,12 +59,32 @@ class Parser(argparse.ArgumentParser):
     """Errors in one line, as those of the commands."""
 
     verbose_text = "all the evidence: every gate, rule and fact"
+    commands: Mapping[str, Parser] = MappingProxyType({})
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter, **kwargs})
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"sglang-probe: {message} (see {self.prog} --help)\n")
+        self.exit(2, f"sglang-probe: {_CHOICE.sub(_with_nearest, message)} (see {self.prog} --help)\n")
+
+    def refuse(self, words: Sequence[str]) -> NoReturn:
+        """Words that stand nowhere: named by the command that they were given to, with the nearest option that it has."""
+        near = _nearest(words[0].split("=", 1)[0], self._option_string_actions)
+        self.error(f"unrecognized arguments: {shlex.join(words)}{near}")
+
+
+_CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)'(?= \(choose from (?P<choices>.*)\))")
+
+
+def _with_nearest(found: re.Match[str]) -> str:
+    return found[0] + _nearest(found["given"], re.findall(r"[\w.-]+", found["choices"]))
+
+
+def _nearest(word: str, words: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, list(words), n=1, cutoff=0.75)
+    return f", did you mean {near[0]}?" if near else ""
 
 
 def build_parser() -> Parser:
@@ -112,6 +133,7 @@ def build_parser() -> Parser:
         _cli_dump,
     ):
         module.add_parsers(commands)
+    parser.commands = commands.choices
     for name, command in commands.choices.items():
         if name in REPORTED:
             command.add_argument("--report", metavar="FILE.html", help="write one HTML file too that holds everything")
@@ -121,7 +143,7 @@ def build_parser() -> Parser:
 
 
 def show(args: argparse.Namespace, data: Any, page: Page, result: Any = None) -> None:
-    """The one way to stdout: JSON or a page, whole or not at all. Before it, where it is asked for, into a report.
+    """The answer to stdout; before it, where that is asked for, into a report.
 
     `data` may be a function that makes it; `result` is what the report's picture is drawn of.
     """
@@ -132,6 +154,11 @@ def show(args: argparse.Namespace, data: Any, page: Page, result: Any = None) ->
         from . import _report
 
         _report.write_page(args.command, page, data, report, command=command_line(args), result=result)
+    print_answer(args, data, page)
+
+
+def print_answer(args: argparse.Namespace, data: Any, page: Page) -> None:
+    """JSON or a page to stdout, whole or not at all."""
     if args.json:
         sys.stdout.write(json.dumps(data, indent=2) + "\n")
         return
@@ -159,8 +186,14 @@ def _main(argv: Sequence[str] | None) -> int:
     from ._types import InputError, ProbeError
 
     try:
+        if sys.stderr is None:  # closed by who called (`2>&-`)
+            sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+        if sys.stdout is None:
+            return _fail(1, "the answer could not be written: stdout is closed")
         parser = build_parser()
-        args = parser.parse_args(argv)
+        args, unknown = parser.parse_known_args(argv)
+        if unknown:
+            parser.commands.get(args.command, parser).refuse(unknown)
         args.argv = list(sys.argv[1:] if argv is None else argv)
         if args.command is None:
             parser.print_help(sys.stderr)
@@ -175,7 +208,8 @@ def _main(argv: Sequence[str] | None) -> int:
     except SystemExit as stop:  # argparse: --help, --version, bad options
         return stop.code if isinstance(stop.code, int) else 2
     except InputError as error:
-        return _fail(2, f"{error.field}={error.value!r}: {_as_options(error.remedy)}")
+        given = "" if error.value is None else f"={error.value!r}"
+        return _fail(2, f"{error.field}{given}: {_as_options(error.remedy)}")
     except (ProbeError, TimeoutError) as error:  # a rank that is not there, or stands still
         return _fail(1, str(error))
     except BrokenPipeError:

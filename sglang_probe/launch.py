@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ._server.command import parse_flags, split_command
+from ._server.command import parse_flags, split_command, unknown_flag
 from ._server.environment import OTHERS, VARIABLES
 from ._server.log import scan_log
 from ._server.log_effects import apply_log
@@ -50,7 +50,7 @@ def read_launch(
     parsed = parse_flags(command.argv, release)
     if command.model is not None:
         parsed.args.setdefault("model_path", command.model)
-    notes = [f"{flag}: unknown to SGLang {release}, ignored" for flag in dict.fromkeys(parsed.unknown)]
+    notes = [unknown_flag(flag, release) for flag in dict.fromkeys(parsed.unknown)]
     notes += parsed.notes
     notes += [f"{word}: a shell variable, not expanded here" for word in command.argv if word.startswith("$")]
     sources = Sources(parsed.args, "launch line", env={**command.env, **(env or {})}, model=model, notes=notes)

@@ -9,14 +9,15 @@ from __future__ import annotations
 from inspect import signature
 from typing import Any
 
+from . import _core
 from ._proof.ask import reach
 from ._proof.space import CONDITIONS, VALUES
 from ._releases import newest, resolve
 from ._route import dispatch, route
-from ._server.hardware import gpu_by_name
+from ._server.hardware import check_link, gpu_by_name
 from ._show.against import against
 from ._show.against_result import Against
-from ._show.figures import CAPTION, STYLES, Picture, band_columns, bands_figure, history_figure
+from ._show.figures import CAPTION, STYLES, band_columns, bands_figure, history_figure
 from ._show.latency import latency_figure
 from ._show.toggles import ANY, CONTROLS, Control, Question, Rows, Said, toggles
 from ._show.toggles_step import which_step
@@ -26,7 +27,6 @@ __all__ = [
     "Against",
     "CAPTION",
     "STYLES",
-    "Picture",
     "against",
     "band_columns",
     "bands_figure",
@@ -40,11 +40,12 @@ __all__ = [
 
 
 def machine(gpu: str = "h200", link: str | None = None, world_size: int = 8, **facts: int | bool) -> Group:
-    """A group on GPUs of one node, by the GPU's name; what the name does not say is assumed, as everywhere."""
-    from . import _core
+    """A group on GPUs of one node, by the GPU's name; what the name does not say is assumed, as everywhere.
 
+    Raises InputError for a GPU, a link or a fact that is none.
+    """
     known = gpu_by_name(gpu)
-    link = link or known.link
+    link = check_link(link) if link else known.link
     linked = link in ("nvlink", "xgmi")
     group = Group.make(world_size=world_size, device=_core.DEVICES.index(known.device), arch=known.arch, full_nvlink=linked)
     group = group.with_facts(
@@ -67,7 +68,10 @@ _FACTS = {
 def which_path(
     *, sglang: str | None = None, gpu: str = "h200", context: str = "capture", world_size: int = 8, nbytes: int = 43008
 ) -> Any:
-    """Toggles (release, context, GPU, link, ranks, bytes, communicators) around one Decision with its reasons: an ipywidgets box."""
+    """Toggles (release, context, GPU, link, ranks, bytes, communicators) around one Decision with its reasons: an ipywidgets box.
+
+    Raises InputError for a release that is none, ProbeUnavailable without ipywidgets.
+    """
     start = sglang or newest()
     resolve(start)
     rows: Rows = {
@@ -88,7 +92,10 @@ def _call_asked(values: dict[str, Any]) -> Question:
 
 
 def can_be_reached(target: str = "piecewise_pynccl", *, sglang: str | None = None, **fixed: object) -> Any:
-    """Toggles (rule or path, release, every condition: any, or one value) around one proof with its reason: an ipywidgets box."""
+    """Toggles (rule or path, release, every condition: any, or one value) around one proof with its reason: an ipywidgets box.
+
+    Raises InputError for what ``probe.reach`` cannot be asked, ProbeUnavailable without ipywidgets.
+    """
     start = sglang or newest()
     reach(target, sglang=start, **fixed)  # type: ignore[arg-type] # conditions; what cannot be asked is refused here
     names = [name for name in signature(dispatch).parameters if name in CONDITIONS and name in VALUES]

@@ -1,4 +1,4 @@
-"""Runs notebooks/01_which_path.ipynb. Called by test_notebook.py; ``python tests/notebook_outputs.py`` commits what a run shows.
+"""Runs a notebook, and writes what a run shows. Called by each notebook's tests; ``python tests/notebook_outputs.py`` is the first one's.
 
 Invariant: committed outputs come from a run; a cell tagged ``live`` (toggles) keeps none, and a long repr gives way to its HTML or picture.
 """
@@ -14,22 +14,20 @@ from unittest import mock
 NOTEBOOK = Path(__file__).resolve().parents[1] / "notebooks" / "01_which_path.ipynb"
 
 
-def run(folder: str | os.PathLike[str]) -> Any:
-    """The notebook after a run in ``folder``, with a kernel that imports the package that is tested."""
+def run(folder: str | os.PathLike[str], path: Path = NOTEBOOK, **settings: Any) -> Any:
+    """The notebook after a run in ``folder``, with a kernel that imports the package that is tested. ``settings``: nbclient's."""
     import nbformat
     from nbclient import NotebookClient
 
     import sglang_probe
 
     parent = str(Path(sglang_probe.__file__).parents[1])
-    path = os.pathsep.join(filter(None, [parent, os.environ.get("PYTHONPATH")]))
-    settings = {"PYTHONPATH": path, "JUPYTER_PLATFORM_DIRS": "1", "IPYTHONDIR": str(Path(folder) / "ipython")}
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    client = NotebookClient(
-        notebook, timeout=300, kernel_name="python3", store_widget_state=False, resources={"metadata": {"path": str(folder)}}
-    )
-    with mock.patch.dict(os.environ, settings):
-        client.execute()
+    python_path = os.pathsep.join(filter(None, [parent, os.environ.get("PYTHONPATH")]))
+    env = {"PYTHONPATH": python_path, "JUPYTER_PLATFORM_DIRS": "1", "IPYTHONDIR": str(Path(folder) / "ipython")}
+    notebook = nbformat.read(path, as_version=4)
+    settings = {"timeout": 300, "kernel_name": "python3", "store_widget_state": False, **settings}
+    with mock.patch.dict(os.environ, env):
+        NotebookClient(notebook, resources={"metadata": {"path": str(folder)}}, **settings).execute()
     return notebook
 
 
@@ -51,11 +49,16 @@ def tidy(notebook: Any) -> None:
                 data.pop("text/plain", None)
 
 
-if __name__ == "__main__":
+def commit(path: Path, **settings: Any) -> None:
+    """Write into the notebook what a run of it shows."""
     import nbformat
 
     with tempfile.TemporaryDirectory() as folder:
-        ran = run(folder)
+        ran = run(folder, path, **settings)
     tidy(ran)
     nbformat.validate(ran)
-    nbformat.write(ran, NOTEBOOK)
+    nbformat.write(ran, path)
+
+
+if __name__ == "__main__":
+    commit(NOTEBOOK)

@@ -89,6 +89,7 @@ def screen_svg() -> bytes:
 
     console = Console(file=io.StringIO(), record=True, width=_COLUMNS, force_terminal=True, color_system="truecolor")
     console.print(Text.from_ansi(screen_lines()), no_wrap=True, crop=True)
+    console.print()  # rich cuts the foot of a screen's last line
     alone = re.sub(r"@font-face \{\{.*?\}\}\s*|<!--.*?-->\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     alone = alone.replace(
         "font-family: Fira Code, monospace", "font-family: ui-monospace, Menlo, Consolas, DejaVu Sans Mono, monospace"

@@ -247,6 +247,9 @@ def test_where_there_is_one_gpu_alone_nobody_who_did_not_ask_for_it_is_refused(m
     assert (found.device, found.world_size) == ("host", 2) and "there are 1" in found.why
     with pytest.raises(InputError, match=r"here is one GPU: device='host' takes CPU ranks, ordinals=\[0, 0\] shares it"):
         Local(None, "gpu")
+    for ordinals in ([], [0]):
+        with pytest.raises(InputError, match="nothing to reduce between fewer$"):
+            Local(None, "gpu", ordinals=ordinals)
 
 
 @pytest.mark.parametrize("given", ["0,x", "", "0,-1"])
@@ -343,6 +346,7 @@ def test_what_was_measured_before_a_signal_is_kept_and_no_cell_is_measured_twice
         [sys.executable, "-c", _CHILD, *OPTIONS, str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
     )
     assert child.stderr is not None
+    assert child.stderr.readline() == "sglang-probe: 64 cells to measure\n"
     line = child.stderr.readline()
     assert line.startswith("sglang-probe: process set 1 of 4: 16 cells in "), line
     child.send_signal(number)
@@ -420,7 +424,7 @@ def test_that_a_rank_died_or_hung_once_is_said_at_once_and_stays_with_the_cells(
     out = tmp_path / "a.jsonl"
     assert cli.main(["bench", "--device", "host", *options, "--out", str(out), "--json"]) == 0
     shown, said = capsys.readouterr()
-    first = said.splitlines()[0]
+    first = said.splitlines()[1]
     assert first.startswith("sglang-probe: process set 1 of 2: ") and "rank 1" in first
     assert first.endswith("; 2 cells asked for again"), first
     assert json.loads(shown)["retried"] == [first.removeprefix("sglang-probe: ")]
@@ -562,7 +566,8 @@ def test_the_command_prints_the_table_and_ends_with_0(tmp_path: Path, capsys: py
     lines = shown.splitlines()
     assert lines[0].startswith("4 cells on 2 CPU ranks, 2 process sets, in ") and lines[0].endswith(f" s, written to {out}")
     assert len([line for line in lines if line.startswith("  custom (one_shot)  eager ")]) == 2
-    assert [line.split(": ")[1] for line in said.splitlines()] == ["process set 1 of 2", "process set 2 of 2"]
+    sets = ["process set 1 of 2", "process set 2 of 2"]
+    assert [line.split(": ")[1] for line in said.splitlines()] == ["4 cells to measure", *sets]
     assert cli.main(["bench", "--device", "host", *options, "--out", str(out)]) == 2
     shown, said = capsys.readouterr()
     assert not shown and "give another name" in said
@@ -609,7 +614,9 @@ def test_json_is_all_that_the_command_prints_to_stdout(tmp_path: Path, capsys: p
     assert told["plan"]["processes"] == 2 and told["provenance"]["version"] == probe.__version__
 
 
-def test_a_bar_is_shown_where_somebody_looks_and_lines_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bar_is_shown_where_somebody_looks_and_lines_elsewhere(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for show in (True, False):
         lines: list[str] = []
         with Progress(10, 2, show, lines.append) as progress:
@@ -619,12 +626,18 @@ def test_a_bar_is_shown_where_somebody_looks_and_lines_elsewhere(capsys: pytest.
             progress.begin(1, 2)
             progress.advance(4)
         out, _ = capsys.readouterr()
+        assert show or lines.pop(0) == "8 cells to measure"  # at once: the first process set may take minutes
         assert not out and lines.pop(0) == "told" and len(lines) == (0 if show else 2)
     with Progress(10, 2, True) as progress:
         progress.tell("[a] told")
     assert "sglang-probe: [a] told" in capsys.readouterr().err
     assert lines[0].startswith("process set 1 of 2: 3 cells in ") and lines[0].endswith(" s, 5 of 9 are there")
     assert lines[1].endswith(" s, 9 of 9 are there")
+    monkeypatch.setattr("sglang_probe._bench.progress._SILENT_S", 0.0)
+    with Progress(2, 0, False, lines.append) as progress:
+        progress.begin(0, 1)
+        progress.advance(1)
+        assert lines[-1].startswith("process set 1 of 1: 1 cells in ")  # a long set is no silence
 
 
 def test_what_a_bench_came_to_travels_to_the_other_ranks_of_a_launch(whole: Done) -> None:

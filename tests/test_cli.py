@@ -7,6 +7,7 @@ import inspect
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import pytest
 
 import sglang_probe
 from sglang_probe import cli
-from sglang_probe._types import ProbeUnavailable
+from sglang_probe._types import InputError, ProbeUnavailable
 
 Run = Callable[..., tuple[int, str, str]]
 LAUNCH = "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8"
@@ -369,6 +370,63 @@ def test_a_terminal_gets_the_same_words_within_its_width(width: int, monkeypatch
     assert max(map(len, plain.splitlines())) <= width
     assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", terminal.getvalue()), "a colour in spite of NO_COLOR"
     assert sorted(plain.split()) == sorted(pipe.getvalue().split())
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("stpe --example", "invalid choice: 'stpe', did you mean step? (choose from "),
+        ("step --lanch x", "unrecognized arguments: --lanch x, did you mean --launch? (see sglang-probe step --help)"),
+        ("dump --format perfeto", "invalid choice: 'perfeto', did you mean perfetto? "),
+        ("releases nothing-like-it", "unrecognized arguments: nothing-like-it (see sglang-probe releases --help)"),
+        ("--nothing-like-it", "unrecognized arguments: --nothing-like-it (see sglang-probe --help)"),
+    ],
+)
+def test_a_slip_of_the_pen_is_answered_by_the_command_that_it_was_meant_for(run: Run, line: str, said: str) -> None:
+    status, out, err = run(*line.split())
+    assert (status, out) == (2, "") and said in err and err.count("\n") == 1
+
+
+def test_a_flag_that_the_server_does_not_have_stands_above_the_answer(run: Run) -> None:
+    status, out, _ = run("step", "--launch", f"{LAUNCH} --disable-custom-all-redcue", "--gpu", "h200", "--sglang", "0.5.9")
+    first, second = out.splitlines()[:2]
+    assert status == 0 and second.startswith("2 x custom") and out.count("redcue") == 1
+    assert first.startswith("! --disable-custom-all-redcue: unknown to SGLang 0.5.9, which does not start with it")
+    assert first.endswith("(did you mean --disable-custom-all-reduce?)")
+
+
+def test_such_a_flag_stands_above_an_explanation_too(run: Run) -> None:
+    figures = ("--before", "19ms", "--after", "29ms", "--sglang-before", "0.5.9", "--sglang-after", "0.5.16")
+    status, out, _ = run("explain", *figures, "--launch", f"{LAUNCH} --disable-custom-all-redcue", "--gpu", "h200")
+    told = out.splitlines()
+    assert status == 0 and told[2].startswith("NOTHING TO EXPLAIN yet") and out.count("redcue: unknown") == 2
+    for line, release in zip(told, ("0.5.9", "0.5.16"), strict=False):
+        assert line.startswith(f"! --disable-custom-all-redcue: unknown to SGLang {release}, which does not start with it")
+
+
+def test_a_guessed_machine_or_release_stands_beside_the_answer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("sglang_probe._step.step")
+    known = module.resolve
+
+    def resolve(sglang: object) -> object:
+        if sglang == "installed":
+            raise InputError("sglang", sglang, "there is none")
+        return known(sglang)
+
+    monkeypatch.setattr(module, "resolve", resolve)
+    told = run("step", "--launch", LAUNCH)[1].splitlines()[:4]
+    assert any(line.endswith("; h200 assumed; the newest release assumed") for line in told)
+    assert "assumed" not in "".join(run("step", "--launch", LAUNCH, "--gpu", "h200", "--sglang", "0.5.9")[1].splitlines()[:4])
+
+
+@pytest.mark.parametrize("closed", [1, 2])
+def test_a_closed_stream_is_no_traceback(closed: int) -> None:
+    words = ("step", "--example") if closed == 1 else ("step", "--log", "not-there.log")
+    command = f"exec {closed}>&-; exec {shlex.join([sys.executable, '-m', 'sglang_probe', *words])}"
+    env = {**os.environ, "PYTHONPATH": PACKAGE_PARENT}
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=env, timeout=120, check=False)
+    said = "sglang-probe: the answer could not be written: stdout is closed\n" if closed == 1 else ""
+    assert (ended.returncode, ended.stdout, ended.stderr) == (closed, "", said)
 
 
 def test_a_reader_that_leaves_early_causes_no_noise() -> None:

@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import notebook_outputs
 import pytest
@@ -19,8 +17,7 @@ _STALE = "python tests/test_explain_notebook.py writes the committed outputs ane
 
 
 def run(folder: Path) -> Any:
-    with mock.patch.object(notebook_outputs, "NOTEBOOK", NOTEBOOK):
-        return notebook_outputs.run(folder)
+    return notebook_outputs.run(folder, NOTEBOOK)
 
 
 def shown(cell: Any) -> str:
@@ -84,10 +81,4 @@ def test_figures_of_two_streams_are_named_and_the_reached_rule_is_not_let_off(ex
 
 
 if __name__ == "__main__":
-    import nbformat
-
-    with tempfile.TemporaryDirectory() as scratch:
-        ran = run(Path(scratch))
-    notebook_outputs.tidy(ran)
-    nbformat.validate(ran)
-    nbformat.write(ran, NOTEBOOK)
+    notebook_outputs.commit(NOTEBOOK)

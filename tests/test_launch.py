@@ -86,11 +86,12 @@ def test_an_ambiguous_abbreviation_is_refused_with_the_flag() -> None:
         read(f"{DEEPSEEK} --cuda-graph-max-bs 4", "0.5.20")
 
 
-def test_unknown_flags_are_named_and_ignored() -> None:
-    server = read(f"{KIMI} --no-such-flag 3 --enable-symm-mem-turbo")
+def test_unknown_flags_are_named_with_the_nearest_and_ignored() -> None:
+    server = read(f"{KIMI} --no-such-flag 3 --disable-custom-all-redcue")
+    ignored = "unknown to SGLang 0.5.9, which does not start with it; ignored here"
     assert [note for note in server.notes if "unknown" in note] == [
-        "--no-such-flag: unknown to SGLang 0.5.9, ignored",
-        "--enable-symm-mem-turbo: unknown to SGLang 0.5.9, ignored",
+        f"--no-such-flag: {ignored}",
+        f"--disable-custom-all-redcue: {ignored} (did you mean --disable-custom-all-reduce?)",
     ]
 
 

@@ -346,6 +346,12 @@ def test_dump_agree_has_an_exit_status_for_scripts(run: Run, folder: Path) -> No
     assert found["groups"][0]["differ"][1]["ranks"] == [3]
 
 
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_dump_agree_does_not_pass_where_nobody_is_on_record(run: Run, folder: Path, more: tuple[str, ...]) -> None:
+    status, out, err = run("dump", "--agree", *more)
+    assert (status, err) == (1, "") and "no worker of this user records: looked in" in out
+
+
 def test_two_who_watch_do_not_disturb_each_other(live: Callable[..., Live]) -> None:
     worker = live(0, 1)
     worker.start(300_000)

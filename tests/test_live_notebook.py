@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import notebook_outputs
 import pytest
@@ -22,8 +20,7 @@ _STALE = "python tests/test_live_notebook.py writes the committed outputs anew"
 
 
 def run(folder: Path) -> Any:
-    with mock.patch.object(notebook_outputs, "NOTEBOOK", NOTEBOOK):
-        return notebook_outputs.run(folder)
+    return notebook_outputs.run(folder, NOTEBOOK)
 
 
 def shown(cell: Any) -> str:
@@ -115,10 +112,4 @@ def test_the_recording_that_ships_is_one_of_the_hook_and_names_no_machine() -> N
 
 
 if __name__ == "__main__":
-    import nbformat
-
-    with tempfile.TemporaryDirectory() as scratch:
-        ran = run(Path(scratch))
-    notebook_outputs.tidy(ran)
-    nbformat.validate(ran)
-    nbformat.write(ran, NOTEBOOK)
+    notebook_outputs.commit(NOTEBOOK)

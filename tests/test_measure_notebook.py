@@ -10,11 +10,9 @@ import ast
 import base64
 import html
 import re
-import tempfile
 from io import BytesIO
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import notebook_outputs
 import pytest
@@ -23,17 +21,12 @@ NOTEBOOK = Path(__file__).resolve().parents[1] / "notebooks" / "02_measure.ipynb
 _STALE = "python tests/test_measure_notebook.py writes the committed outputs anew"
 
 
+# Without the state of widgets nbclient loses the place of a progress bar (KeyError); what is printed is one output.
+_SETTINGS = {"store_widget_state": True, "coalesce_streams": True}
+
+
 def run(folder: Path) -> Any:
-    import nbclient
-
-    class Client(nbclient.NotebookClient):  # type: ignore[misc, unused-ignore] # nbclient need not be there for the type checker
-        """With the state of widgets, without which nbclient loses the place of a progress bar (KeyError); what is printed is one output."""
-
-        def __init__(self, *args: Any, **settings: Any) -> None:
-            super().__init__(*args, **settings | {"store_widget_state": True, "coalesce_streams": True})
-
-    with mock.patch.object(notebook_outputs, "NOTEBOOK", NOTEBOOK), mock.patch.object(nbclient, "NotebookClient", Client):
-        return notebook_outputs.run(folder)
+    return notebook_outputs.run(folder, NOTEBOOK, **_SETTINGS)
 
 
 def text_of(cell: Any) -> str:
@@ -166,10 +159,4 @@ def test_no_number_is_typed_by_hand_into_the_text() -> None:
 
 
 if __name__ == "__main__":
-    import nbformat
-
-    with tempfile.TemporaryDirectory() as scratch:
-        notebook = run(Path(scratch))
-    notebook_outputs.tidy(notebook)
-    nbformat.validate(notebook)
-    nbformat.write(notebook, NOTEBOOK)
+    notebook_outputs.commit(NOTEBOOK, **_SETTINGS)

@@ -453,7 +453,8 @@ def test_no_spelling_of_a_sample_that_is_none_is_read(whole: bytes, sample: str,
         (b'{"format":"sglang_prob\n', "not a measurement file"),
         (b"\x89PNG\r\n\x1a\n", "not a measurement file"),
         (gzip.compress(b"text", mtime=0), "not a measurement file"),
-        (b"# size count type redop root time algbw busbw #wrong\n", "read_nccl_tests"),
+        (b"# size count type redop root time algbw busbw #wrong\n", "nccl-tests, which `step --costs FILE` reads"),
+        (b"# What busbw is\n\n  path  busbw GB/s\n", r"'sglang_probe measurement'\)$"),
     ],
 )
 def test_another_file_is_told_from_a_damaged_one(data: bytes, reason: str, tmp_path: Path) -> None:

@@ -46,6 +46,11 @@ def _data(cell: Any, kind: str) -> str:
     return "".join(str(output.get("data", {}).get(kind, "")) for output in cell["outputs"])
 
 
+def _words(cell: Any) -> list[str]:
+    """Of its pictures."""
+    return [output["metadata"]["image/png"]["alt"] for output in cell["outputs"] if "image/png" in output.get("data", {})]
+
+
 def test_the_notebook_runs_from_top_to_bottom(executed: list[Any]) -> None:
     assert len(executed) >= 8
     assert [cell["execution_count"] for cell in executed] == list(range(1, len(executed) + 1))
@@ -54,6 +59,7 @@ def test_the_notebook_runs_from_top_to_bottom(executed: list[Any]) -> None:
 def test_what_the_committed_notebook_shows_is_what_a_run_gives(executed: list[Any]) -> None:
     for ran, held in zip(executed, _committed(), strict=True):
         assert ran["source"] == held["source"]
+        assert _words(ran) == _words(held), _STALE
         if _data(held, "text/html"):
             assert _data(ran, "text/html") == _data(held, "text/html"), _STALE
         elif _data(held, "text/plain"):
@@ -107,13 +113,14 @@ def test_columns_are_runs_of_releases_that_route_alike() -> None:
 
 def test_the_picture_has_units_a_legend_and_says_that_nothing_is_measured() -> None:
     picture = bands_figure(machine("h200"), context="eager", sglang=["0.5.9", "0.5.16"])
-    axes = picture.figure.axes[0]
+    axes = picture.axes[0]
     assert "bytes" in axes.get_ylabel() and "release" in axes.get_xlabel()
     assert axes.get_yscale() == "log" and "256 KiB" in [tick.get_text() for tick in axes.get_yticklabels()]
-    legend = picture.figure.legends[0]
+    legend = picture.legends[0]
     assert legend.get_title().get_text() == CAPTION
     assert [text.get_text() for text in legend.get_texts()] == ["custom", "torch_distributed"]
-    assert picture._repr_png_().startswith(b"\x89PNG")
+    data, beside = picture._repr_png_()
+    assert data.startswith(b"\x89PNG") and "A column a release" in beside["alt"] and CAPTION in beside["alt"]
     heights = {round(patch.get_y() + patch.get_height()) for patch in axes.patches}
     assert {8 << 20, 16 << 20} <= heights, "the limits of 0.5.9 and of 0.5.16"
 
@@ -121,6 +128,12 @@ def test_the_picture_has_units_a_legend_and_says_that_nothing_is_measured() -> N
 def test_every_path_has_a_colour_of_its_own() -> None:
     assert set(STYLES) == set(Path)
     assert len(set(STYLES.values())) == len(STYLES)
+
+
+@pytest.mark.parametrize("named", [{"gpu": "abacus"}, {"link": "string"}, {"colour": 1}])
+def test_a_machine_that_nobody_knows_is_refused(named: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        machine(**named)
 
 
 def test_a_picture_of_no_release_is_refused() -> None:
@@ -155,7 +168,7 @@ def past() -> probe.History:
 
 
 def test_the_history_picture_has_a_panel_for_the_step_and_one_for_the_chunk(past: probe.History) -> None:
-    figure = past.picture().figure
+    figure = past.picture()
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
         "Path by size, as a decode step asks (capture)",
         "Path by size, as a prefill chunk asks (eager)",
@@ -166,7 +179,7 @@ def test_the_history_picture_has_a_panel_for_the_step_and_one_for_the_chunk(past
 
 
 def test_a_column_of_the_history_picture_ends_where_the_paths_or_the_calls_change(past: probe.History) -> None:
-    axes = past.picture("verify").figure.axes[0]
+    axes = past.picture("verify").axes[0]
     labels = [tick.get_text().split("\n")[0] for tick in axes.get_xticklabels()]
     changed = [row.release for row in past.rows if any(change.what == "verify" for change in row.change)]
     assert set(changed) <= set(labels) and labels[0] == "0.5.6" and "0.5.7" in changed, "121 calls are fused from 0.5.7 on"
@@ -181,20 +194,20 @@ def test_a_column_of_the_history_picture_ends_where_the_paths_or_the_calls_chang
 
 
 def test_the_sizes_that_the_launch_asks_for_are_marked(past: probe.History) -> None:
-    for axes, size in zip(past.picture().figure.axes, ("14 KiB", "112 MiB"), strict=True):
+    for axes, size in zip(past.picture().axes, ("14 KiB", "112 MiB"), strict=True):
         assert any(size in text.get_text() for text in axes.texts)
 
 
 def test_a_context_that_changes_on_the_way_stands_at_its_columns() -> None:
     launch = "python -m sglang.launch_server --model-path meta-llama/Meta-Llama-3-70B-Instruct --tp 8"
     past = probe.history(launch, gpu="h200", model="Llama-3-70B", releases="0.5.9..0.5.16")
-    axes = past.picture("prefill").figure.axes[0]
+    axes = past.picture("prefill").axes[0]
     heads = [text.get_text() for text in axes.texts if text.get_position()[1] > 1 << 30]
     assert heads[0] == "eager" and "piecewise\ncapture" in heads and axes.get_title(loc="left").endswith("asks")
 
 
 def test_a_group_has_a_history_picture_without_marks() -> None:
-    figure = history_figure(probe.history(group=machine("h200"), releases="0.5.8..0.5.16")).figure
+    figure = history_figure(probe.history(group=machine("h200"), releases="0.5.8..0.5.16"))
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["Path by size, captured", "Path by size, eager"]
     assert not any("calls" in text.get_text() for axes in figure.axes for text in axes.texts)
 
@@ -209,7 +222,7 @@ def test_a_picture_keeps_its_colours_in_a_small_file(past: probe.History) -> Non
 
     from PIL import Image
 
-    data = past.picture()._repr_png_()
+    data, _ = past.picture()._repr_png_()
     assert len(data) < 60_000
     found = {colour for _, colour in Image.open(BytesIO(data)).convert("RGB").getcolors(1 << 20)}
     for path in (Path.CUSTOM, Path.TORCH_DISTRIBUTED, Path.PYNCCL_IN_PLACE):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from live_rings import ring_folder, server  # noqa: F401 # the fixture
 from ring_writer import RingWriter
+from test_report_picture import contrast
 
 import sglang_probe as probe
 from sglang_probe import InputError
@@ -76,6 +77,24 @@ def test_ranks_beyond_four_are_counted_and_a_path_that_nobody_saw_has_a_mark(fol
     server(folder, 6, fill)
     figure = read_recording().picture()
     assert len(figure.axes) == 4 and "not drawn: 2 more ranks" in legend(figure) and "path not seen, eager" in legend(figure)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_every_mark_can_be_seen_on_its_ground(folder: Path, dark: bool) -> None:
+    from matplotlib.colors import to_hex
+
+    def fill(ring: RingWriter, rank: int) -> None:
+        graph = ring.graph("bs 4", replays=1)
+        for i, path in enumerate(probe.Path):
+            ring.put(1, nbytes=1024 << i, path=path.value)
+            ring.put(1, nbytes=1024 << i, path=path.value, phase="captured", graph=graph)
+
+    server(folder, 1, fill)
+    ground = (DARK if dark else LIGHT).ground
+    marks = read_recording().picture(dark=dark).axes[0].collections
+    assert len(marks) == 2 * len(probe.Path)
+    for mark in marks:
+        assert contrast(to_hex(mark.get_edgecolor()[0]), ground) >= 3, mark.get_label()
 
 
 def test_every_path_has_a_mark_of_its_own() -> None:

@@ -142,6 +142,16 @@ def test_a_narrow_terminal_breaks_names_behind_an_underscore_and_drops_nothing(w
         assert "two_shot_multicast" in terminal and "pynccl_in_place" in terminal
 
 
+def test_a_narrow_terminal_cuts_headings_and_words_before_it_cuts_a_number() -> None:
+    columns = ("rank", "pid", "state", "calls", "executed", "per s", "graphs", "replays", "alarms", "last call")
+    row = ("0", "13652", "ended", "261", "3,015", "-", "4", "170", "0", "-")
+    table = _page.Table("Workers", columns, (row,), frozenset(columns) - {"state"}, "state")
+    console = Console(file=io.StringIO(), width=60, force_terminal=True, color_system=None, highlight=False)
+    _page.print_rich([table], console)
+    assert isinstance(console.file, io.StringIO)
+    assert re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue()).splitlines()[-1].split() == [*row]
+
+
 def test_a_notebook_shows_every_result_by_itself() -> None:
     decision = route(CALL, PCIE, context="eager", sglang="0be30d4")
     for result in (decision, bands(PCIE, sglang="0.5.9"), step(example=True)):
@@ -245,9 +255,7 @@ def test_a_remedy_is_spelt_as_it_is_typed(monkeypatch: pytest.MonkeyPatch, capsy
 
     monkeypatch.setattr("sglang_probe._step.step.step", refuse)
     assert cli.main(["step", "--example"]) == 2
-    assert (
-        capsys.readouterr().err == "sglang-probe: sglang=None: \\x1b[2Jgive it, for example --sglang 0.5.9 or --draft-tokens 4\n"
-    )
+    assert capsys.readouterr().err == "sglang-probe: sglang: \\x1b[2Jgive it, for example --sglang 0.5.9 or --draft-tokens 4\n"
 
 
 def test_a_wrong_result_is_red_on_a_terminal_and_plain_in_a_pipe() -> None:

@@ -112,8 +112,7 @@ def test_a_key_of_the_launch_line_stands_nowhere_in_a_report(tmp_path: Path, cap
     launch = f"HF_TOKEN={secret} {LAUNCH} --api-key {secret}"
     for argv in (("step", "--sglang", "0.5.9"), ("history", "--sglang", "0.5.9..0.5.10")):
         assert cli.main([*argv, "--launch", launch, "--gpu", "h200", "--report", str(path), "--why"]) == 0
-        assert secret not in path.read_text(encoding="utf-8")
-        assert argv[0] == "history" or secret not in capsys.readouterr().out
+        assert secret not in path.read_text(encoding="utf-8") + capsys.readouterr().out
 
 
 @pytest.mark.parametrize("evil", HOSTILE, ids=range(len(HOSTILE)))

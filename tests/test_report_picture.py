@@ -92,9 +92,8 @@ def test_every_axis_has_its_unit_and_says_which_way_is_better(make: Any, dark: b
     found = make()
     figure = _report.figure(found, dark=dark)
     samples, effect = figure.axes
-    assert (
-        samples.get_ylabel() == f"{found.a.unit} ({found.better} is better)" and "in the order measured" in samples.get_xlabel()
-    )
+    assert samples.get_ylabel() == f"{found.a.unit} ({found.better} is better)"
+    assert f"in the order {'given' if found.a.origin == 'given' else 'measured'}" in samples.get_xlabel()
     assert effect.get_ylabel() == f"b / a - 1, % ({found.better} is better)"
     assert ticks_of(effect)[0].startswith(f"{found.word}\n{100 * found.effect:+.1f}"[:12])
     assert all(found.a.unit in tick for tick in ticks_of(samples))

@@ -120,7 +120,9 @@ MADE: dict[str, Callable[[str], Any]] = {
     "Call": lambda evil: probe.Call(43008, site=evil),
     "Cell": lambda evil: measured.cell(note=evil, kernel=evil),
     "Checked": checked,
-    "Command": lambda evil: probe.Command(["echo", evil], env={"NCCL_ALGO": evil, "HF_TOKEN": "hush"}, label=evil),
+    "Command": lambda evil: probe.Command(
+        ["echo", evil, "--api-key", "hush"], env={"NCCL_ALGO": evil, "HF_TOKEN": "hush"}, label=evil
+    ),
     "Decision": decision,
     "Diff": lambda evil: replace(probe.diff("bba2fc4", "0be30d4"), a=evil, notes=(evil,), assumed=(evil,)),
     "Explanation": explanation,
@@ -193,6 +195,12 @@ def test_it_is_escaped_and_says_what_it_was_given(name: str, evil: str) -> None:
     assert name in WITHOUT_WORDS or _report.text.shown(evil) in found.text
     assert "hush" not in shown, "a key is withheld"
     check_legible(shown)
+
+
+def test_the_text_that_a_notebook_keeps_beside_a_servers_page_holds_no_key() -> None:
+    made = server("")
+    assert made.args["api_key"].value == made.env["HF_TOKEN"] == "hush"
+    assert repr(made) == str(made) == "<Server: DeepSeek-V3, 4 groups, SGLang 0.5.9; read from >"
 
 
 def test_a_coordinator_shows_what_runs_each_path() -> None:

@@ -63,7 +63,7 @@ def test_one_csv_file_with_a_column_of_arms_is_enough(run: Run, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["89", "82"], "better=None: figures without a unit"),
+        (["89", "82"], "better: figures without a unit"),
         (["89"], "give both arms, or one CSV file"),
         (["89", "82", "--unit", "ms", "--margin", "3"], "give a fraction"),
         (["89", "nan", "--unit", "ms"], "not a number"),

@@ -34,8 +34,8 @@ def tell(coordinator: Coordinator, text: str) -> list[str]:
     mine = text.encode()[:_TEXT]
     said[coordinator.rank, : len(mine)] = np.frombuffer(mine, np.uint8)
     before, on_gpu = coordinator.settings, coordinator.device == "gpu"
-    shared = on_gpu and coordinator.paths[Path.PYNCCL_IN_PLACE].startswith("not here")
-    off, on = (0, 0) if shared else (GATES["custom"], GATES["pynccl"] if on_gpu else 0)
+    no_nccl = on_gpu and coordinator.paths[Path.PYNCCL_IN_PLACE].startswith("not here")
+    off, on = (0, 0) if no_nccl else (GATES["custom"], GATES["pynccl"] if on_gpu else 0)
     group = Group.make(world_size=coordinator.world_size, arch=90, full_nvlink=True)
     try:
         coordinator.apply(Settings(resolve(_TOLD_BY), group, off=off, on=on))

@@ -38,12 +38,9 @@ class Local:
         if ordinals is not None and (isinstance(ordinals, (str, bytes)) or not isinstance(ordinals, Sequence)):
             raise InputError("ordinals", ordinals, "give a list of numbers of GPUs, one a rank, from 0")
         size = world_size or (len(ordinals) if ordinals is not None else _ranks(device))
-        if size == 1:
-            alone = (
-                ""
-                if world_size or ordinals is not None
-                else "; here is one GPU: device='host' takes CPU ranks, ordinals=[0, 0] shares it"
-            )
+        if size < 2:
+            nobody_chose = world_size is None and ordinals is None
+            alone = "; here is one GPU: device='host' takes CPU ranks, ordinals=[0, 0] shares it" if nobody_chose else ""
             raise InputError("world_size", size, f"give 2 or more: there is nothing to reduce between fewer{alone}")
         choice = machine.choose(device, size, ordinals)
         self.device, self.why, self.world_size = choice.device, choice.why, size
@@ -66,10 +63,13 @@ class Local:
 
 
 def _ranks(device: str) -> int:
-    """As many ranks as there are GPUs; two, which are CPU ranks, where there is one GPU or none and nobody asked for it."""
+    """As many ranks as there are GPUs, `_RANKS_AUTO_MAX` at most; two, which are CPU ranks, where there is one or none. One GPU that
+    was asked for is one rank, which is refused with what to do."""
     if device == "host":
         return _HOST_RANKS
     from .. import gpu
 
     count = len(gpu.devices()) if gpu.available() else 0
-    return min(count, _RANKS_AUTO_MAX) if count > 1 or (count and device == "gpu") else _HOST_RANKS
+    if count == 1 and device == "gpu":
+        return 1
+    return min(count, _RANKS_AUTO_MAX) if count > 1 else _HOST_RANKS

@@ -18,7 +18,7 @@ from typing import Any
 
 _ABOUT = """Measures what an all-reduce costs on each path, size by size: eager and captured, back to back and with a compute kernel before
 each call, over several sets of fresh processes. Each sum is checked before it is timed. All samples go into a file.
-The default is meant to take about six minutes on two GPUs, --quick some seconds; --time-limit ends either earlier.
+The default takes some minutes on two GPUs (156 s on two H200s), --quick some seconds; --time-limit ends either earlier.
 
 targets:
   pynccl_in_place      ncclAllReduce, send buffer = receive buffer

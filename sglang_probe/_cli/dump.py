@@ -1,6 +1,7 @@
 """`sglang-probe dump`: all that workers have on record, shown or written in the formats of the field. Called by cli.py.
 
-Exit status 0; with --agree 1 where ranks differ, or one is behind and stands still. Invariant: a file is written whole or not at all.
+Exit status 0; 1 where nobody is on record, and with --agree where ranks differ, or one is behind and stands still.
+Invariant: a file is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -82,12 +83,19 @@ def _format(args: argparse.Namespace) -> str:
 
 def _agree(args: argparse.Namespace) -> int:
     from .._live.asked import agree
+    from .._live.control import record_status
     from .._live.find import example
     from ..cli import show
     from .top import sources_of
 
     found = agree(example() if args.example else sources_of(args), dead=args.dead)
-    show(args, found.to_dict() if args.json else None, found.page(args.verbose))
+    data, page = found.to_dict() if args.json else {}, found.page(args.verbose)
+    if not found.groups and not args.example:
+        there = record_status(sources_of(args), dead=True)
+        if not there.workers:  # a script that looks in the wrong place must not read that all is well
+            show(args, data | {"answer": there.answer}, there.page())
+            return 1
+    show(args, data, page)
     return 0 if found.agrees else 1
 
 

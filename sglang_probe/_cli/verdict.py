@@ -64,16 +64,15 @@ def run_verdict(args: argparse.Namespace) -> int:
 def show_result(args: argparse.Namespace, result: Any) -> None:
     """To stdout as it was asked for, and into the report."""
     from .. import _report
-    from ..cli import command_line, show
+    from ..cli import command_line, print_answer
 
     command = command_line(args)
     if args.report is not None:
         _report.write(result, args.report, command=command)
-        args.report = None  # it is written: `show` has nothing to add
     if args.markdown and not args.json:
         sys.stdout.write(_report.markdown(result, command=command).rstrip("\n") + "\n")
         return
-    show(args, result.to_dict() if args.json else None, result.page(args.verbose))
+    print_answer(args, result.to_dict() if args.json else None, result.page(args.verbose))
 
 
 def _verdict(args: argparse.Namespace) -> Verdict:

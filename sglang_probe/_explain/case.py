@@ -14,6 +14,7 @@ from typing import Any
 from .._costs.costs import NOT_MEASURED
 from .._costs.machine import target_of
 from .._proof.space import conjunction_text
+from .._server.command import UNKNOWN
 from .._verdict.runs import runs_for
 from .answer import Question, decide
 from .bounds import FUSED, Pricer
@@ -267,7 +268,12 @@ def _told(seen: Iterable[Seen]) -> list[str]:
 def _warnings(sides: Sides, contradictions: Iterable[str], blind: Iterable[str]) -> list[str]:
     told = [f"the log says otherwise: {text}" for text in contradictions]
     told += [f"another machine may have another answer: {text}" for text in sides.after.assumed if text.startswith("GPU: ")]
-    told += [note for step in sides.steps for note in step.notes if note.startswith(("not modelled", "unknown architecture"))]
+    told += [
+        note
+        for step in sides.steps
+        for note in step.notes
+        if note.startswith(("not modelled", "unknown architecture")) or UNKNOWN in note
+    ]
     return told + [f"nobody knows the code of {name}: what is told of it is the nearest release's" for name in blind]
 
 

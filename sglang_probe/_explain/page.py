@@ -35,7 +35,7 @@ def explanation_page(e: Explanation, verbose: bool = False) -> list[Block]:
     page += _rules(e)
     page += _numbers(e.numbers)
     page += items("Costs are", e.sources)
-    page += items("Notes", e.notes)
+    page += items("Notes", [note for note in e.notes if note not in e.warnings])
     page += items("Assumed", e.assumed, "dim")
     return page
 

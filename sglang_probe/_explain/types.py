@@ -5,12 +5,12 @@ Invariant: every number has its origin beside it, and one that is not known is N
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
 
+from .._shown import Reported
 from .._types import FrozenMap
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ class Experiment:
 
 
 @dataclass(frozen=True, repr=False)
-class Explanation:
+class Explanation(Reported):
     """Can this change explain that difference? ``explain`` gives it; ``str`` is the answer, the reason and the bounds, ``why()`` all."""
 
     word: Word
@@ -326,12 +326,6 @@ class Explanation:
         from .. import _report
 
         return _report.figure(self)
-
-    def write(self, path: str | os.PathLike[str]) -> str:
-        """One HTML file that holds everything; its name comes back."""
-        from .. import _report
-
-        return _report.write(self, path)
 
     def _repr_html_(self) -> str:
         from .. import _report

@@ -182,7 +182,11 @@ class Recording:
         return to_html(self.page())
 
     def picture(self, *, dark: bool = False) -> Any:
-        """A matplotlib Figure: every call over time, by size and path, a panel a rank; below, how often each graph was replayed."""
+        """A matplotlib Figure: every call over time (s), by size (bytes) and path, a panel a rank; below, how often each graph was
+        replayed.
+
+        Raises InputError where nothing is on record, ProbeUnavailable without matplotlib.
+        """
         from .._show.recorded import recording_figure
 
         return recording_figure(self, dark=dark)

@@ -37,14 +37,14 @@ def _screen(watch: Watch, every_s: float, verbose: bool, out: TextIO) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    from .._report.console import Shown
+    from .._report.console import Printed
 
     console = Console(file=out, highlight=False)
     hint = Text(f"every {every_s:g} s; Ctrl-C ends it", style="dim")
     with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
 
         def show(found: Top) -> None:
-            live.update(Group(Shown(tuple(found.page(verbose))), Text(""), hint), refresh=True)
+            live.update(Group(Printed(tuple(found.page(verbose))), Text(""), hint), refresh=True)
 
         _again(watch, every_s, show)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import re
 import zlib
 from dataclasses import dataclass, field
 from typing import Any
@@ -104,7 +105,8 @@ def _recognise(data: bytes, lines: list[bytes], name: str, unfinished: bool, res
     if not data.startswith(MAGIC[: len(data)]):
         ours = any(_holds(raw) for raw in lines)
         if not ours:
-            known = "; it looks like the output of nccl-tests: read_nccl_tests reads that" if b"busbw" in data[:65536] else ""
+            nccl_tests = re.search(rb"^#.*\balgbw\b.*\bbusbw\b", data[:65536], re.MULTILINE)
+            known = "; it looks like the output of nccl-tests, which `step --costs FILE` reads" if nccl_tests else ""
             raise MeasurementError(name, 1, f"not a measurement file: it does not begin as one ({FORMAT!r}){known}")
     if not lines and (unfinished or rescue):
         raise MeasurementError(name, 1, "cut inside of its first line: nothing had been measured")

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from .. import _core
 from .._conform.derived import derive
 from .._releases import RELEASES
+from .._report.text import without_secrets
 from .._types import Group, InputError, Model, Server
 from .commits import Commit, commits_between, open_range
 from .diff import Diff
@@ -172,7 +173,7 @@ def bisect(
     for i, commit in enumerate(touching):
         report(f"{i + 1} of {len(touching)}: {commit.sha[:9]} {commit.subject}")
         judged.append(_judged(commit, judge.commit(commit)))
-    subject = launch if launch is not None else "the group"
+    subject = without_secrets(launch) if launch is not None else "the group"
     return Bisect(commits, subject, total, tuple(judged), name, base.unknown_gates, (span.note,) if span.note else ())
 
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from .._releases import COMMITS, RELEASES, Release, resolve
+from .._report.text import without_secrets
 from .._shown import Reported
 from .._types import Group, InputError, Model, Server
 from .causes import Cause, Side, causes_of
@@ -120,7 +121,8 @@ class History(Reported):
         return [(names[0] if len(names) == 1 else f"{names[0]}\nto {names[-1]}", row, look) for names, row, look in runs]
 
     def picture(self, what: str | None = None, *, dark: bool = False) -> Any:
-        """Releases across, bytes up, colour = path: the verify step above, a prefill chunk below, or ``what`` of them alone."""
+        """A matplotlib Figure: releases across, bytes up, colour = path; the verify step above, a prefill chunk below, or ``what`` of them
+        alone. Raises InputError for another ``what``, ProbeUnavailable without matplotlib."""
         from .._show.figures import history_figure
 
         return history_figure(self, what, dark=dark)
@@ -233,8 +235,9 @@ def _launch_history(
     assumed = list(servers[-1].assumed)
     if tokens is None and not servers[-1].args["chunked_prefill_size"].value:
         assumed.append(f"a prefill chunk is {CHUNK_TOKENS:,} tokens: the size that SGLang picks depends on the GPU's memory")
-    verify = "verify step" if any(server.draft_tokens > 1 for server in servers) else "decode step"
-    return History(launch, "launch", _rows(sides), (verify, "prefill chunk"), _unknown(servers), tuple(dict.fromkeys(assumed)))
+    names = ("verify step" if any(server.draft_tokens > 1 for server in servers) else "decode step", "prefill chunk")
+    told = without_secrets(launch)  # a history is shown and given away
+    return History(told, "launch", _rows(sides), names, _unknown(servers), tuple(dict.fromkeys(assumed)))
 
 
 def _reader(launch: str, releases: tuple[Release, ...], machine: Mapping[str, Any]) -> Callable[[str], Server]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .._show.page import Page
-    from .console import Shown
+    from .console import Printed
 
 __all__ = [
     "check_name",
@@ -117,12 +117,12 @@ def figure(result: Any, *, dark: bool = False) -> Any:
     return figure_of(sheet_of(result), dark)
 
 
-def terminal(result: Any, *, why: bool = False) -> Shown:
+def terminal(result: Any, *, why: bool = False) -> Printed:
     """For ``rich.print``; ``str`` of it is plain text. `why`: with all figures."""
-    from .console import Shown
+    from .console import Printed
     from .sheets import known
 
-    return Shown(tuple(known(result).page(why)))
+    return Printed(tuple(known(result).page(why)))
 
 
 read_report = read

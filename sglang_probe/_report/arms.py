@@ -95,7 +95,7 @@ def _draw_iterations(axes: Any, place: int, arm: Samples, step: float, colour: s
 
 
 def _x(place: int, k: int, step: float) -> float:
-    """A process's place in the arm's strip: left to right in the order measured."""
+    """A process's place in the arm's strip: left to right in its order."""
     return place + _LEFT + step * (k + 0.5)
 
 
@@ -134,7 +134,8 @@ def _label_samples(axes: Any, picture: Picture, theme: Theme) -> None:
     ticks = [_tick(place, arm) for place, arm in enumerate(arms)]
     axes.set_xticks([place + 0.5 for place in range(len(arms))], ticks)
     axes.tick_params(axis="x", length=0)
-    axes.set_xlabel("a dot a process, left to right in the order measured")
+    order = "given" if all(arm.origin == "given" for arm in arms) else "measured"
+    axes.set_xlabel(f"a dot a process, left to right in the order {order}")
     axes.grid(axis="y", color=theme.faint, alpha=0.3, linewidth=0.6)
     axes.set_axisbelow(True)
     for place in range(1, len(arms)):

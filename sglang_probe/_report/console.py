@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Shown:
+class Printed:
     """For ``console.print``, which wraps it to its width; ``str`` is plain text, unwrapped, for whatever is no terminal."""
 
     blocks: tuple[Block, ...]

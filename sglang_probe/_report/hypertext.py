@@ -33,12 +33,12 @@ _TITLE = {
 _TITLE |= KINDS
 _ON = {"explanation": "What was asked about"}
 _NOT_TOLD = "Not known: these figures were given without the machine that they were measured on."
-# Grey with some transparency shows on a dark and on a light page; text keeps the page's own colour.
 _CAPTION = 100
 """Characters of a table's title that stand in one line, however narrow the table is."""
 _TITLED = "text-align:left;font-weight:bold;padding:.6em 0 .2em"
 _NUMBER = ";white-space:nowrap"
 _CELL = "padding:.15em .9em .15em 0;vertical-align:top;background:transparent"
+# Grey with some transparency shows on a dark and on a light page; text keeps the page's own colour.
 _HEAD = _CELL + ";border-bottom:1px solid rgba(128,128,128,.45)"
 
 

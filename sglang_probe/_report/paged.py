@@ -7,13 +7,13 @@ Invariant: every block of the page stands in the report, in the page's order; no
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from .._show.page import Block, Line, Page, Table
 from .._types import InputError
 from .nouns import Picture, Sheet
 from .text import plain
-from .theme import Theme
 
 KINDS = {
     "step": "Every all-reduce of one step",
@@ -31,11 +31,13 @@ KINDS = {
 
 
 def paged_sheet(kind: str, page: Page, data: Any, result: Any = None) -> Sheet:
-    """The Sheet of a page. `data`: the answer as JSON has it; `result`: what a picture is drawn of, where there is one of such a result."""
-    first = next((i for i, block in enumerate(page) if isinstance(block, Line) and block.tone == "answer"), 0)
+    """The Sheet of a page, which begins with a Line.
+
+    `data`: the answer as JSON has it; `result`: what a picture is drawn of, where there is one of such a result.
+    """
     head = next((i for i, block in enumerate(page) if not isinstance(block, Line)), len(page))
     lines = [block for block in page[:head] if isinstance(block, Line)]
-    told = lines[first]
+    told = next((line for line in lines if line.tone == "answer"), lines[0])
     rest = tuple(line for line in lines if line is not told)
     return Sheet(
         kind=kind,
@@ -73,20 +75,17 @@ def picture_of(result: Any) -> Picture | None:
     from .._bands import Bands
     from .._proof.history import History
     from .._show import strips
+    from .._show.figures import history_drawn
     from .._step.step import Step
 
     if isinstance(result, History):
-        return Picture(f"{result.subject}. The path of every size, from release to release.", draw=_history(result))
+        return Picture(
+            f"{result.subject}. The path of every size, from release to release.", draw=partial(history_drawn, result, None)
+        )
     if not isinstance(result, Step | Bands):
         return None
     try:
         title, found = strips.strips_of(result)
     except InputError:  # nothing to draw, or a checkout that is not there any more
         return None
-    return Picture(strips.alt_of(title, found), draw=lambda theme: strips.strips_figure(title, found, theme))
-
-
-def _history(result: Any) -> Callable[[Theme], Any]:
-    from .._show.figures import history_drawn
-
-    return lambda theme: history_drawn(result, None, theme)
+    return Picture(strips.alt_of(title, found), draw=partial(strips.strips_figure, title, found))

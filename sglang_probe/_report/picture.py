@@ -5,21 +5,20 @@ Invariant: nothing global of matplotlib is left changed; the same result gives t
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from .._types import InputError
 from .elements import Element
 from .nouns import Picture, Sheet
-from .theme import DARK, LIGHT, PAGE, Theme, settings
+from .theme import PAGE, Theme, settings, themed
 
 
 def figure_of(sheet: Sheet, dark: bool) -> Any:
     """A Figure for the caller to show or save. Raises ProbeUnavailable without matplotlib, InputError where nothing can be drawn."""
     if sheet.picture is None:
         raise InputError("result", sheet.kind, "it has neither samples nor bounds to draw")
-    theme = DARK if dark else LIGHT
-    with settings(theme):
-        return _draw(sheet.picture, theme)
+    return themed(partial(_draw, sheet.picture), dark)
 
 
 def svg_of(picture: Picture, identity: str) -> Element:

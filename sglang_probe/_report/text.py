@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -47,6 +47,27 @@ def names_secret(name: str) -> bool:
     return bool(_NAME.fullmatch(name) or _OPTION.fullmatch(name))
 
 
+def is_secret(name: str, value: object) -> bool:
+    """Whether a value is one by the name that it has: that of a variable, an argument (api_key) or an option."""
+    return isinstance(value, str) and bool(value) and names_secret(name.upper())
+
+
+def without_secrets(text: str) -> str:
+    """A text that may be a command line, with its secrets withheld."""
+    for pattern, instead in _INSIDE:
+        text = pattern.sub(instead, text)
+    return text
+
+
+def words_without_secrets(words: Sequence[Any]) -> list[Any]:
+    """A command is a list of words, where a secret may be the word after its option."""
+    found = list(words)
+    for i, word in enumerate(found[:-1]):
+        if isinstance(word, str) and isinstance(found[i + 1], str) and _OPTION.fullmatch(word):
+            found[i + 1] = WITHHELD
+    return found
+
+
 def shown(text: object) -> str:
     """A text as it may stand anywhere: control characters spelt out, bytes that are no text too, no secret, no folder of a file."""
     return printable(_given_away(_utf8(str(text))))
@@ -57,8 +78,7 @@ def _utf8(text: str) -> str:
 
 
 def _given_away(text: str) -> str:
-    for pattern, instead in _INSIDE:
-        text = pattern.sub(instead, text)
+    text = without_secrets(text)
     for pattern in _NAMED_FILE:
         text = pattern.sub(r"\1", text)
     return text
@@ -80,30 +100,16 @@ def plain(value: Any) -> Any:
     if isinstance(value, str):
         return _given_away(_utf8(value))
     if isinstance(value, Mapping):
-        return {_utf8(str(key)): _member(str(key), item) for key, item in value.items()}
+        return {_utf8(str(key)): WITHHELD if is_secret(str(key), item) else plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):
         return plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return _items(value)
     if isinstance(value, set | frozenset):
-        return _items(sorted(value, key=str))
+        value = sorted(value, key=str)
+    if isinstance(value, list | tuple):
+        return words_without_secrets([plain(item) for item in value])
     if is_dataclass(value) and not isinstance(value, type):
         return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
     return _given_away(_utf8(str(value)))
-
-
-def _member(name: str, value: Any) -> Any:
-    """A variable of the environment is a member of a mapping."""
-    return WITHHELD if isinstance(value, str) and value and _NAME.fullmatch(name) else plain(value)
-
-
-def _items(values: list[Any] | tuple[Any, ...]) -> list[Any]:
-    """A command is a list of words, where a secret may be the word after its option."""
-    found = [plain(item) for item in values]
-    for i, item in enumerate(found[:-1]):
-        if isinstance(item, str) and isinstance(found[i + 1], str) and _OPTION.fullmatch(item):
-            found[i + 1] = WITHHELD
-    return found
 
 
 # -------------------------------------------------------------------------------------------------------------------------- numbers

@@ -1,4 +1,4 @@
-"""Colours of the pictures, and a matplotlib Figure under settings of our own. Called by picture.py, arms.py, bars.py and svg.py.
+"""Colours of the pictures, and a matplotlib Figure under settings of our own. Called by whatever draws, here and in _show/.
 
 matplotlib is loaded where it is used. Neither pyplot nor a figure of the caller's is touched; its settings, which are global, are put back.
 Invariant: no meaning stands in a colour alone: arms have marks of their own, and lines have words.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,8 @@ DARK = Theme(ground="#15181c", ink="#e6e6e6", faint="#8b8f94", a="#56b4e9", b="#
 PAGE = Theme(ground="none", ink=LIGHT.ink, faint=LIGHT.faint, a=LIGHT.a, b=LIGHT.b, margin=LIGHT.margin, waiting=LIGHT.waiting)
 """What becomes SVG, where each colour is a variable of the page's (see svg.py)."""
 MARKS = ("o", "D")
+LEAST_CONTRAST = 3.0
+"""Of what is drawn, against its ground: WCAG 2.1, 1.4.11."""
 
 _SETTINGS: dict[str, Any] = {
     "font.family": ["sans-serif"],
@@ -53,6 +55,18 @@ _SETTINGS: dict[str, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "sglang_probe",
 }
+
+
+def contrast(one: str, other: str) -> float:
+    """Of two colours ("#rrggbb") by WCAG 2: from 1, the same, to 21, black on white."""
+    low, high = sorted(map(_luminance, (one, other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    shares = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    red, green, blue = (v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in shares)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 @contextlib.contextmanager
@@ -71,6 +85,13 @@ def settings(theme: Theme) -> Iterator[None]:
         parameters: Any = matplotlib.rcParams
         parameters.update(_SETTINGS | dict.fromkeys(inks, theme.ink) | dict.fromkeys(grounds, theme.ground))
         yield
+
+
+def themed(draw: Callable[[Theme], Any], dark: bool) -> Any:
+    """What `draw` makes of a theme, under its settings. Raises ProbeUnavailable without matplotlib."""
+    theme = DARK if dark else LIGHT
+    with settings(theme):
+        return draw(theme)
 
 
 def new_figure(width_in: float, height_in: float) -> Any:

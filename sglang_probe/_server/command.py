@@ -13,6 +13,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from .._types import InputError
@@ -191,6 +192,17 @@ def parse_flags(argv: Sequence[str], sglang: str) -> Parsed:
     return parsed
 
 
+def unknown_flag(flag: str, sglang: str) -> str:
+    """The note of a flag that a release does not have: a slip of the pen, or another release's."""
+    near = get_close_matches(flag, [known.name for known in flags(sglang)], n=1, cutoff=0.85)
+    meant = f" (did you mean {near[0]}?)" if near else ""
+    return f"{flag}: {UNKNOWN} {sglang}, which does not start with it; ignored here{meant}"
+
+
+UNKNOWN = "unknown to SGLang"
+"""In the note of such a flag: it stands above an answer."""
+
+
 def _explain(message: str) -> tuple[str, str, str]:
     """argparse's sentence as (flag, value, message)."""
     found = re.match(r"argument ([^:\s]+): (?:invalid (\w+) value: (.*)|(.*))$", message, re.DOTALL)
@@ -205,7 +217,7 @@ def _explain(message: str) -> tuple[str, str, str]:
         return "launch", _short(message), "give flags that argparse accepts"
     flag = found[1].split("/")[0]
     if found[2]:
-        return flag, _short(found[3]), f"give {'a whole number' if found[2] == 'int' else 'a number'}"
+        return flag, _short(found[3].strip("'")), f"give {'a whole number' if found[2] == 'int' else 'a number'}"
     return flag, "", _short(found[4])
 
 

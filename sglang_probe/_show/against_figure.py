@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .._measure.summary import Spread
+from .._report.theme import Theme, themed
 from . import sized
 from .sized import CLOCKS, DASHED, Look
 
 if TYPE_CHECKING:
-    from .._report.theme import Theme
     from .against_result import Against, Row
 
 _TITLES = {
@@ -30,11 +31,7 @@ _DODGE = {"eager": 1 / 1.06, "captured": 1.06}
 
 def draw(found: Against, dark: bool) -> Any:
     """A matplotlib Figure that no pyplot knows."""
-    from .._report.theme import DARK, LIGHT, settings
-
-    theme = DARK if dark else LIGHT
-    with settings(theme):
-        return _draw(found, theme)
+    return themed(partial(_draw, found), dark)
 
 
 def _draw(found: Against, theme: Theme) -> Any:

@@ -7,10 +7,11 @@ Invariant: a picture says whose words it draws: routing of SGLang's code as mode
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .._releases import COMMITS, RELEASES
+from .._report.theme import Theme, themed
 from .._types import Group, InputError, Path
 from . import paths
 from .paths import CAPTION, STYLES
@@ -20,25 +21,8 @@ if TYPE_CHECKING:
     from .._bands import Band
     from .._proof.history import History, Row
     from .._proof.looks import Look
-    from .._report.theme import Theme
 
-__all__ = ["CAPTION", "STYLES", "Picture", "band_columns", "bands_figure", "history_drawn", "history_figure"]
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A matplotlib Figure, which notebooks show."""
-
-    figure: Any
-
-    def _repr_png_(self) -> bytes:
-        """A PNG of few colours, so that a notebook stays small."""
-        found: bytes = self.figure._repr_png_()[0]
-        return found
-
-    def save(self, path: str) -> None:
-        """Write it, in the format that the name ends in."""
-        self.figure.savefig(path)
+__all__ = ["CAPTION", "STYLES", "band_columns", "bands_figure", "history_drawn", "history_figure"]
 
 
 def bands_figure(
@@ -50,36 +34,28 @@ def bands_figure(
     sglang: Sequence[str] | None = None,
     title: str = "",
     dark: bool = False,
-) -> Picture:
-    """A picture: releases across, bytes up (logarithmic), colour = path. Releases that route alike share one column.
+) -> Any:
+    """A matplotlib Figure: releases across, bytes up (logarithmic), colour = path. Releases that route alike share one column.
 
-    ``sglang`` chooses releases, oldest first; by default all. White lines are boundaries between kernels of one path.
+    ``sglang`` chooses releases, oldest first; by default all. White lines are boundaries between kernels of one path. Raises InputError
+    where there is none, ProbeUnavailable without matplotlib.
     """
     columns = band_columns(group, context=context, dtype=dtype, hidden=hidden, sglang=sglang)
-    theme = _theme(dark)
-    with _settings(theme):
-        told = title or f"Path by size: {group.world_size} ranks, {context}, {dtype}"
-        figure = _figure(max(5.0, 1.3 + 0.95 * len(columns)), 5.4, _alt(told, [label for label, _ in columns]), theme)
-        axes = figure.add_subplot()
-        seen: set[Path] = set()
-        for x, (_, found) in enumerate(columns):
-            seen |= paths.paint(axes, paths.spans_of_bands(found), x, theme, across=False)
-        _label_axes(axes, [label for label, _ in columns], theme)
-        paths.legend(figure, seen, theme)
-        axes.set_title(told.replace("$", r"\$"), loc="left", fontsize=11)
-        return Picture(figure)
+    told = title or f"Path by size: {group.world_size} ranks, {context}, {dtype}"
+    return themed(partial(_draw_bands, columns, told), dark)
 
 
-def _theme(dark: bool) -> Theme:
-    from .._report.theme import DARK, LIGHT
-
-    return DARK if dark else LIGHT
-
-
-def _settings(theme: Theme) -> Any:
-    from .._report.theme import settings
-
-    return settings(theme)
+def _draw_bands(columns: Sequence[tuple[str, tuple[Band, ...]]], title: str, theme: Theme) -> Any:
+    labels = [label for label, _ in columns]
+    figure = _figure(max(5.0, 1.3 + 0.95 * len(columns)), 5.4, _alt(title, labels), theme)
+    axes = figure.add_subplot()
+    seen: set[Path] = set()
+    for x, (_, found) in enumerate(columns):
+        seen |= paths.paint(axes, paths.spans_of_bands(found), x, theme, across=False)
+    _label_axes(axes, labels, theme)
+    paths.legend(figure, seen, theme)
+    axes.set_title(title.replace("$", r"\$"), loc="left", fontsize=11)
+    return figure
 
 
 def _figure(width_in: float, height_in: float, alt: str, theme: Theme) -> Any:
@@ -137,16 +113,15 @@ def _label_axes(axes: Any, labels: Sequence[str], theme: Theme) -> None:
 _LOOKS = ("verify", "prefill")
 
 
-def history_figure(history: History, what: str | None = None, *, dark: bool = False) -> Picture:
-    """The verify step above, a prefill chunk below (or one of them): the path of every size in its context, from release to release.
+def history_figure(history: History, what: str | None = None, *, dark: bool = False) -> Any:
+    """A matplotlib Figure: the verify step above, a prefill chunk below (or one of them), the path of every size from release to release.
 
-    A dashed line stands at the size that the launch asks for, with its calls. Releases that do the same in both share one column.
+    A dashed line stands at the size that the launch asks for, with its calls. Releases that do the same in both share one column. Raises
+    InputError for another ``what``, ProbeUnavailable without matplotlib.
     """
     if what not in (None, *_LOOKS):
         raise InputError("what", what, "give 'verify', 'prefill', or nothing for both")
-    theme = _theme(dark)
-    with _settings(theme):
-        return Picture(history_drawn(history, what, theme))
+    return themed(partial(history_drawn, history, what), dark)
 
 
 def history_drawn(history: History, what: str | None, theme: Theme) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .._report.text import counted
 from .changes import sizes_blocks
 from .page import Block, Line, Page, Table, items, to_html, to_text
 from .sizes import human_bytes
@@ -47,7 +48,9 @@ def history_page(history: History, every: bool = False) -> Page:
     if history.level == "launch":
         row = history.every[-1]
         told = [
-            f"{name}: {look.tokens:,} tokens, {human_bytes(look.nbytes)}, {look.context} ({look.note})".replace(" ()", "")
+            f"{name}: {counted(look.tokens, 'token')}, {human_bytes(look.nbytes)}, {look.context} ({look.note})".replace(
+                " ()", ""
+            )
             for name, look in zip(history.names, (row.verify, row.prefill), strict=True)
         ]
         page += items(f"In {row.release}", told, "dim")

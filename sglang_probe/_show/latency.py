@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from .._report.theme import Theme, themed
 from .._types import InputError
 from . import sized
 from .sized import CLOCKS, PHASES, Clock, Look
@@ -19,7 +21,6 @@ from .sizes import human_bytes
 if TYPE_CHECKING:
     from .._measure.measurement import Measurement
     from .._measure.summary import Summary
-    from .._report.theme import Theme
 
 Interval = Literal["range", "t"]
 _INTERVALS = {
@@ -66,11 +67,7 @@ def latency_figure(
     if not clocks or not {*clocks} <= CLOCKS.keys():
         raise InputError("clocks", clocks, f"give some of {', '.join(CLOCKS)}")
     found = _fitting(measurement, targets, pattern, driver)
-    from .._report.theme import DARK, LIGHT, settings
-
-    theme = DARK if dark else LIGHT
-    with settings(theme):
-        return _draw(measurement, found, clocks, interval, theme)
+    return themed(partial(_draw, measurement, found, clocks, interval), dark)
 
 
 def points_of(found: Iterable[Summary], clock: str, interval: Interval) -> list[Point]:

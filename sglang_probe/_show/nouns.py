@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._report.text import WITHHELD, names_secret, shown
+from .._report.text import WITHHELD, is_secret, shown, words_without_secrets
 from .._types import Group, Server
 from .page import Block, Line, Table, items, to_html
 
@@ -139,7 +139,7 @@ def _rows(name: str, value: Any) -> list[tuple[str, str]]:
 
 def _kept(name: str, value: Any) -> str:
     """The value, unless its name says that nobody else should read it."""
-    return WITHHELD if isinstance(value, str) and value and names_secret(name.upper()) else shown(_text(value))
+    return WITHHELD if is_secret(name, value) else shown(_text(value))
 
 
 def _text(value: Any) -> str:
@@ -152,7 +152,7 @@ def _text(value: Any) -> str:
         return _joined([f"{key}: {_kept(str(key), item)}" for key, item in [*value.items()][:_PARTS]], len(value))
     if isinstance(value, list | tuple):
         nested = any(isinstance(item, Mapping | list | tuple) for item in value)
-        return _joined([_text(item) for item in value[:_PARTS]], len(value), "; " if nested else ", ")
+        return _joined([_text(item) for item in words_without_secrets(value)[:_PARTS]], len(value), "; " if nested else ", ")
     if is_dataclass(value) and not isinstance(value, type) and not _has_text(value):
         return _joined([_text(getattr(value, one.name)) for one in fields(value) if one.repr], 0)
     return _cut(str(value))

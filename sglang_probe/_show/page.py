@@ -235,16 +235,30 @@ _ALARMS = ("WRONG", "SICK")
 _INDENT, _GAP = 2, 2
 _WORD = re.compile(r"\S+")
 _PART = re.compile(r"[^\s_]+_*|_+")
+_SOME = re.compile(r"\S{1,4}")
+_TWO = re.compile(r"\S{1,2}")
 _ANY = re.compile(r"\S")
 
 
 def _column_widths(table: Table, room: int) -> list[int]:
     """Widths that fit: columns give way down to their longest word (numbers last), then to the
-    longest part of a name (``two_shot_``), then beyond."""
+    longest part of a name (``two_shot_``), then headings and words are cut, and a number only where nothing else is left."""
     columns = [[name, *(row[i] for row in table.rows)] for i, name in enumerate(table.columns)]
     widths = [max(1, *(len(cell) for cell in column)) for column in columns]
-    for pattern, numbers in ((_WORD, False), (_WORD, True), (_PART, True), (_ANY, True)):
-        least = [max((len(word) for cell in column for word in pattern.findall(cell)), default=1) for column in columns]
+    for heading, cell, numbers in (
+        (_WORD, _WORD, False),
+        (_WORD, _WORD, True),
+        (_PART, _PART, True),
+        (_SOME, _PART, True),
+        (_TWO, _PART, True),
+        (_SOME, _SOME, False),
+        (_ANY, _ANY, True),
+    ):
+        patterns = (heading, *[cell] * len(table.rows))
+        least = [
+            max((len(word) for text, pattern in zip(column, patterns, strict=True) for word in pattern.findall(text)), default=1)
+            for column in columns
+        ]
         loose = [i for i, name in enumerate(table.columns) if numbers or name not in table.right]
         while sum(widths) > room:
             i = max((i for i in loose if widths[i] > least[i]), key=lambda i: widths[i], default=None)

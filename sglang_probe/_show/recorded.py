@@ -6,17 +6,20 @@ Invariant: what is drawn is on record; what is left out for space is counted in 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .._report.theme import LEAST_CONTRAST, Theme, contrast, themed
 from .._types import InputError, Path
 from .paths import STYLES, palette
+from .sized import caption
 from .sizes import human_bytes
 
 if TYPE_CHECKING:
     from .._live.recording import Recording
     from .._live.worker import Worker
-    from .._report.theme import Theme
 
 _MARKS = {
     Path.CUSTOM: "o",
@@ -48,14 +51,10 @@ def recording_figure(recording: Recording, *, dark: bool = False) -> Any:
 
     Raises InputError where nothing is on record, ProbeUnavailable without matplotlib.
     """
-    from .._report.theme import DARK, LIGHT, settings
-
     workers = [worker for worker in recording.workers if len(worker.recent)]
     if not workers:
         raise InputError("recording", repr(recording), "it holds no record: there is nothing to draw")
-    theme = DARK if dark else LIGHT
-    with settings(theme):
-        return _draw(recording, workers, theme)
+    return themed(partial(_draw, recording, workers), dark)
 
 
 def _draw(recording: Recording, workers: Sequence[Worker], theme: Theme) -> Any:
@@ -82,8 +81,6 @@ def _draw(recording: Recording, workers: Sequence[Worker], theme: Theme) -> Any:
         told.append(f"not drawn: {len(workers) - len(shown)} more ranks")
     told += recording.notes
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    from .sized import caption
-
     caption(figure, list(handles.values()), told, ncols=3)
     figure.alt = f"{title}. {'; '.join(told)}. {_alt(shown[0])}"
     return figure
@@ -107,13 +104,13 @@ def _draw_rank(
     for (name, phase), points in calls.items():
         kept = [*_kept(points)]
         left += len(points) - len(kept)
-        path = Path(name) if name in {str(one) for one in Path} else None
+        path = next((one for one in Path if one == name), None)
         colour = STYLES[path][0] if path else theme.ink
         mark = _MARKS[path] if path else _UNSEEN
         hollow = phase != "eager"
         size = {"eager": 24, "captured": 44}.get(phase, 11)
         look = {"marker": mark, "s": size, "linewidths": 1.1 if hollow else 0.4, "zorder": 3}
-        edge = colour if hollow and path not in (Path.NONE, Path.RAISES) else theme.faint
+        edge = colour if hollow and contrast(colour, theme.ground) >= LEAST_CONTRAST else theme.faint
         handle = axes.scatter(
             [point.second for point in kept],
             [point.nbytes for point in kept],
@@ -178,9 +175,7 @@ def _draw_graphs(axes: Any, graphs: Sequence[Any], worker: Worker, theme: Theme)
 
 
 def _alt(worker: Worker) -> str:
-    paths: dict[str, int] = {}
+    paths: Counter[str] = Counter()
     for kind in worker.kinds:
-        paths[f"{kind.path or 'path not seen'}, {kind.phase}"] = (
-            paths.get(f"{kind.path or 'path not seen'}, {kind.phase}", 0) + kind.calls
-        )
+        paths[f"{kind.path or 'path not seen'}, {kind.phase}"] += kind.calls
     return f"{worker.who}: " + ", ".join(f"{count:,} x {name}" for name, count in paths.items())

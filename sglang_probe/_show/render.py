@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from .. import _core
 from .._decision import Blocked, Decision
 from .._facts import TEXTS
+from .._report.text import counted
 from .._route import RULE_TEXTS
 from .._step.changes import Change, earlier_by_one_change
 from .._types import Call, Group
@@ -106,7 +107,7 @@ def _subject(decision: Decision, call: Call | None, group: Group | None, context
     if context is not None:
         parts.append(context if isinstance(context, str) else "+".join(context))
     if group is not None:
-        parts.append(f"{group.world_size} ranks on {group.value('nodes')} node{'s' * (group.value('nodes') > 1)}")
+        parts.append(f"{counted(group.world_size, 'rank')} on {counted(group.value('nodes'), 'node')}")
     return ", ".join([*parts, f"SGLang {decision.sglang} ({decision.ruleset})"])
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from .._decision import Decision
-from .._report.text import WITHHELD, names_secret
+from .._report.text import WITHHELD, counted, is_secret
 from .._route import RULE_TEXTS
+from .._server.command import UNKNOWN
 from .._step.step import Step, StepCall
 from .._types import Server
 from .costs import call_cells, compared_costs, cost_basis, cost_line, instead_table
@@ -20,7 +21,7 @@ from .render import CHANGES_TITLE, NOT_CONFORMED_TITLE, answer, blockers, change
 from .sizes import both_bytes, human_bytes
 
 _LOUD = ("not modelled", "unknown architecture")
-"""Notes that stand above the answer begin so."""
+"""Notes that stand above the answer begin so; and those of flags that SGLang does not know."""
 
 
 def step_page(step: Step, verbose: bool = False) -> Page:
@@ -28,7 +29,7 @@ def step_page(step: Step, verbose: bool = False) -> Page:
     server = step.server
     contradictions = server.contradictions if server else ()
     page: list[Block] = [Line(f"the log says otherwise: {text}", "warn") for text in contradictions]
-    page += [Line(note, "warn") for note in _all_notes(step) if note.startswith(_LOUD)]
+    page += [Line(note, "warn") for note in _all_notes(step) if _is_loud(note)]
     page += _comparison(step) if step.alternatives else _single(step)
     page += _reasons(step, verbose)
     if verbose or not step.alternatives:
@@ -37,13 +38,17 @@ def step_page(step: Step, verbose: bool = False) -> Page:
         page += _fused(step)
         page += _cycle(step)
     page += cost_basis(_all(step), verbose)
-    notes = [n for n in _all_notes(step) if n not in contradictions and not n.startswith(_LOUD)]
+    notes = [n for n in _all_notes(step) if n not in contradictions and not _is_loud(n)]
     page += items("Notes", notes)
     page += items("Assumed", _all_assumed(step), "dim")
     page += items(NOT_CONFORMED_TITLE, _not_conformed(step), "dim")
     if verbose and server:
         page += settings_table(server)
     return page
+
+
+def _is_loud(note: str) -> bool:
+    return note.startswith(_LOUD) or UNKNOWN in note
 
 
 def _all(step: Step) -> tuple[Step, ...]:
@@ -93,7 +98,7 @@ def _gpus(step: Step) -> str:
     found = step.server.args.get("pp_size") if step.server else None
     stages = found.value if found is not None and isinstance(found.value, int) else 1
     if stages <= 1:
-        return f"{step.world_size} GPUs"
+        return counted(step.world_size, "GPU")
     return f"{step.world_size * stages} GPUs ({stages} pipeline stages of {step.world_size})"
 
 
@@ -103,9 +108,21 @@ def _single(step: Step) -> list[Block]:
     return [
         Line(told, "answer"),
         *cost_line(step),
-        Line(f"{_shape(step)}, {step.context}, SGLang {step.sglang} ({step.ruleset}); read from {step.source}", "dim"),
+        Line(
+            f"{_shape(step)}, {step.context}, SGLang {step.sglang} ({step.ruleset}); read from {step.source}{_guessed(step)}",
+            "dim",
+        ),
         *(block for item in _distinct(step) for block in consequences(item.decision)),
     ]
+
+
+def _guessed(step: Step) -> str:
+    """What another machine or release has otherwise, where nobody said which."""
+    gpu = next(
+        (text[len("GPU: ") :].split(";")[0] for text in step.assumed if text.startswith("GPU: ") and " assumed;" in text), ""
+    )
+    release = any(text.startswith("no release is named") for text in step.assumed)
+    return "".join(f"; {text}" for text in (gpu, "the newest release assumed" if release else "") if text)
 
 
 def _comparison(step: Step) -> list[Block]:
@@ -286,7 +303,7 @@ def _cycle(step: Step) -> list[Block]:
         for part in step.cycle
     ]
     columns: tuple[str, ...] = ("beside the step", "collective", "count", "tokens", "each", "path", "note")
-    if not any(part.note for part in step.cycle):
+    while rows and not any(row[-1] for row in rows):  # nothing to note, and then nothing that is routed
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     title = "What else this speculative cycle communicates" if step.draft_tokens > 1 else "What else this step communicates"
     return [Table(title, columns, tuple(rows), frozenset({"count", "tokens", "each"}), "path")] if rows else []
@@ -299,12 +316,7 @@ def _not_conformed(step: Step) -> list[str]:
 def settings_table(server: Server) -> list[Block]:
     """Server arguments that somebody or some rule set; defaults are left out."""
     rows = tuple(
-        (
-            name,
-            WITHHELD if isinstance(setting.value, str) and names_secret(name.upper()) else str(setting.value),
-            setting.origin,
-            setting.reason,
-        )
+        (name, WITHHELD if is_secret(name, setting.value) else str(setting.value), setting.origin, setting.reason)
         for name, setting in server.args.items()
         if setting.origin != "default"
     )

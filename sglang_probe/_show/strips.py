@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from .._report.theme import Theme, themed
 from .._types import Call, InputError, Path
 from . import paths
 from .sizes import human_bytes
 
 if TYPE_CHECKING:
     from .._bands import Bands
-    from .._report.theme import Theme
     from .._step.step import Step
 
 _PITCH = 1.5
@@ -204,13 +205,8 @@ def _path_at(spans: Sequence[paths.Span], nbytes: int) -> str:
 
 
 def picture(found: Step | Bands, dark: bool = False) -> Any:
-    """A matplotlib Figure that a notebook shows. Raises ProbeUnavailable without matplotlib."""
-    from .._report.theme import DARK, LIGHT, settings
-
-    title, strips = strips_of(found)
-    theme = DARK if dark else LIGHT
-    with settings(theme):
-        return strips_figure(title, strips, theme)
+    """A matplotlib Figure that a notebook shows. Raises InputError where nothing is drawn, ProbeUnavailable without matplotlib."""
+    return themed(partial(strips_figure, *strips_of(found)), dark)
 
 
 def strips_of(found: Step | Bands) -> tuple[str, list[Strip]]:

@@ -14,6 +14,7 @@ from typing import Any
 from .._costs.costs import load_costs
 from .._releases import RELEASES, newest, resolve
 from .._server.command import Command, parse_flags, split_command
+from .._server.environment import _FALSE
 from .._server.hardware import DEFAULT_GPU
 from .._step.step import step
 from .._types import FrozenMap, Group, InputError
@@ -28,7 +29,9 @@ class Switch:
     on: str = ""
     off: str = ""
     variable: str = ""
-    """Its value turns it on."""
+    """In place of a flag; ``on`` is a value of it."""
+    idle: tuple[str, ...] = ()
+    """Values of the variable that turn nothing on, in lower case."""
     usual: bool | None = False
     """What a launch line without a word of it means; None: the release decides."""
 
@@ -39,8 +42,8 @@ SWITCHES: Mapping[str, Switch] = FrozenMap(
         "torch_symm_mem": Switch("--enable-torch-symm-mem"),
         "symm_mem": Switch("--enable-symm-mem"),
         "mscclpp": Switch("--enable-mscclpp"),
-        "quick": Switch("FP", variable="ROCM_QUICK_REDUCE_QUANTIZATION"),
-        "pcie_ipc": Switch("1", variable="SGLANG_ENABLE_PCIE_IPC_ALLREDUCE"),
+        "quick": Switch("FP", variable="ROCM_QUICK_REDUCE_QUANTIZATION", idle=("", "none")),
+        "pcie_ipc": Switch("1", variable="SGLANG_ENABLE_PCIE_IPC_ALLREDUCE", idle=_FALSE),
         "flashinfer": Switch("--enable-flashinfer-allreduce-fusion", "--enforce-disable-flashinfer-allreduce-fusion", usual=None),
     }
 )
@@ -53,6 +56,8 @@ class Launch:
     given: str
     command: Command
     """Without the switches."""
+    values: Mapping[str, str]
+    """Variables that were taken out of it, as the line has them."""
     switched: Mapping[str, bool | None]
     """As the line has them."""
     ranks: int
@@ -64,11 +69,9 @@ class Launch:
         words = [word for name, state in switched.items() for word in _flags(SWITCHES[name], state)]
         if ranks != self.ranks:
             words += ["--tp", str(ranks)]
-        env = dict(self.command.env)
-        env |= {
-            s.variable: s.on for s, state in ((SWITCHES[name], state) for name, state in switched.items()) if s.variable and state
-        }
-        pairs = [f"{name}={value}" for name, value in env.items()]
+        on = [SWITCHES[name] for name, state in switched.items() if state]
+        chosen = {switch.variable: self.values.get(switch.variable, switch.on) for switch in on if switch.variable}
+        pairs = [f"{name}={value}" for name, value in {**self.command.env, **chosen}.items()]
         return shlex.join([*pairs, "python", "-m", "sglang.launch_server", *self.command.argv, *words])
 
 
@@ -84,16 +87,16 @@ def read_line(launch: str, release: str, ranks: int) -> Launch:
     switched: dict[str, bool | None] = {}
     for name, switch in SWITCHES.items():
         if switch.variable:
-            switched[name] = command.env.get(switch.variable, "") == switch.on
+            switched[name] = command.env.get(switch.variable, "").strip().lower() not in switch.idle
             continue
         switched[name] = switch.usual
         for flag, state in ((switch.on, True), (switch.off, False)):
             left = [word for word in argv if not _is_flag(word, flag, release)] if flag else argv
             if left != argv:
                 argv, switched[name] = left, state
-    taken = {switch.variable for name, switch in SWITCHES.items() if switch.variable and switched[name]}
+    taken = [switch.variable for name, switch in SWITCHES.items() if switch.variable and switched[name]]
     env = {name: value for name, value in command.env.items() if name not in taken}
-    return Launch(launch, Command(env, tuple(argv)), switched, ranks)
+    return Launch(launch, Command(env, tuple(argv)), {name: command.env[name] for name in taken}, switched, ranks)
 
 
 def _is_flag(word: str, flag: str, release: str) -> bool:
@@ -122,7 +125,7 @@ def which_step(
     a launch line: its paths, the rule, the reasons and the costs, as ``probe.step`` tells them. An ipywidgets box.
 
     What can be given is what ``probe.step`` takes, and starts the toggles; ``costs`` is a file, or "none", by default the package's tables.
-    Raises InputError where the launch line itself, or a value to start with, is none.
+    Raises InputError where the launch line itself, or a value to start with, is none; ProbeUnavailable without ipywidgets.
     """
     start = sglang or newest()
     release = resolve(start)

@@ -174,7 +174,10 @@ class Step(Reported):
         return step_html(self)
 
     def picture(self, *, dark: bool = False) -> Any:
-        """A matplotlib Figure: where each size goes in this step's contexts and in a prefill chunk, its own calls marked."""
+        """A matplotlib Figure: where each size (bytes) goes in this step's contexts and in a prefill chunk, its own calls marked.
+
+        Raises InputError where nothing is asked of a group that is known, ProbeUnavailable without matplotlib.
+        """
         from .._show.strips import picture
 
         return picture(self, dark)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .._server.command import UNKNOWN
 from .._show.sizes import human_bytes
 from .calls import Calls
 from .compare import Compared
@@ -132,4 +133,5 @@ def warnings_of(case: Case) -> list[str]:
     step = case.step
     if step is not None and step.server is not None:
         warnings += [f"the log says otherwise: {text}" for text in step.server.contradictions]
+        warnings += [note for note in step.notes if UNKNOWN in note]
     return warnings

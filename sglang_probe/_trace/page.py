@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .._report.text import counted
 from .._show.page import Block, Line, Table, items
 from .compare import Compared
 from .kernels import kernel_table
@@ -27,7 +28,7 @@ def checked_page(checked: Checked, verbose: bool = False) -> list[Block]:
     page += _kinds(checked, verbose)
     page += _times(checked, verbose)
     notes = [f"{rank.label}: {note}" if len(checked.ranks) > 1 else note for rank in checked.ranks for note in rank.notes]
-    page += items("Notes", dict.fromkeys([*notes, *checked.notes]))
+    page += items("Notes", [note for note in dict.fromkeys([*notes, *checked.notes]) if note not in checked.warnings])
     page += items("Assumed", checked.assumed, "dim")
     if verbose:
         page += _sources(checked)
@@ -49,7 +50,7 @@ def _about(checked: Checked) -> list[Block]:
     if step is not None:
         what = "verify" if step.draft_tokens > 1 else "decode"
         lines.append(
-            f"expected of {step.model} on {step.world_size} ranks: {what} step, {step.tokens} tokens, {step.context}, "
+            f"expected of {step.model} on {step.world_size} ranks: {what} step, {counted(step.tokens, 'token')}, {step.context}, "
             f"SGLang {step.sglang} ({step.ruleset})"
         )
     ways = dict.fromkeys(f"{rank.found_by}" for rank in checked.ranks)

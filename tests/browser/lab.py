@@ -22,7 +22,17 @@ from typing import Any
 
 LIMIT_S = 60.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_LIBC = ctypes.CDLL(None)  # before there is a child, which must not load anything
 CHROMIUM, DRIVER = "chromium", "chromedriver"
+ALONE = (
+    "--no-sandbox",  # as root there is none
+    "--disable-gpu",
+    "--disable-dev-shm-usage",  # containers have 64 MiB of it
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+)
+"""Options of every Chromium that a test starts; test_report_browser.py starts some too."""
 _THEMES = "@jupyterlab/apputils-extension/themes.jupyterlab-settings"
 _NEWS = "@jupyterlab/apputils-extension/notification.jupyterlab-settings"
 _WINDOW = "@jupyterlab/notebook-extension/tracker.jupyterlab-settings"
@@ -68,7 +78,7 @@ def left_running(folder: Path) -> dict[int, str]:
 
 def _with_parent() -> None:
     """In a child: end when the tests' process does, even where that is killed."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _end(folder: Path) -> None:
@@ -142,16 +152,11 @@ def chromium(folder: Path) -> Iterator[Any]:
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which(CHROMIUM) or CHROMIUM
     for argument in (
+        *ALONE,
         "--headless=new",
-        "--no-sandbox",  # as root there is none
-        "--disable-dev-shm-usage",
-        "--disable-gpu",
         "--window-size=1500,1400",
         "--force-color-profile=srgb",
         "--remote-debugging-pipe",  # it ends when chromedriver does
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
         "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1 , EXCLUDE localhost",
         f"--user-data-dir={folder / 'profile'}",
     ):
