@@ -264,10 +264,10 @@ class Recorder:
     def set_sources(self, sources: tuple[tuple[int, Any, str, int], ...], /) -> None:
         """Where a call's context bits come from: (bits, where, name, when).
 
-        where: a dict (a module's __dict__): its item `name`; None: the attribute `name` ("ca_comm.disabled") of the call's first
-        argument, which need not have it; anything else: its attribute `name`, or with "" it is called without arguments. True sets
-        `bits` (CONTEXTS; bits 16 to 31 are the hook's own and reach expect() and the record). when: asked only if one of these bits is
-        set already; 0: always. In this order. A source that fails counts a failure and sets nothing.
+        where: a dict (a module's __dict__): its item `name`; None: the attribute `name` ("ca_comm.disabled", whose communicator is read
+        once until forget()) of the call's first argument, which need not have it; anything else: its attribute `name`, or with "" it is
+        called without arguments. True sets `bits` (CONTEXTS; bits 16 to 31 are the hook's own and reach expect() and the record). when:
+        asked only if one of these bits is set already; 0: always. In this order. A source that fails counts a failure and sets nothing.
         """
 
     def set_expect(self, expect: Any, /) -> None:
@@ -351,9 +351,10 @@ class Wrapper:
         """
         entry: its name, "" for an inner one. path: index in PATHS that this call means; of an outer one: unless an inner one says
         otherwise; -1: it says nothing. op: of RING_OPS. argument, keyword: where the tensor is, counted with `self` as 0, or its name.
-        group: ".name": that attribute (a str) of the first argument, ".a.b" through several; another str: the name itself; "": not
-        known, which joins any open call; a callable: group(bool) -> str, asked once for each answer until forget(), with whether the
-        argument `which`, or of the name `which_keyword`, is true (it is where it was not given). dry: 1 says that nothing is launched
+        group: ".name": that attribute (a str) of the first argument, ".a.b" through several, read once until forget(); another str: the
+        name itself; "": not known, which joins any open call, as an attribute of "" does (with `unless`, it opens none); a callable:
+        group(bool) -> str, asked once for each answer until forget(), with whether the argument `which`, or of the name `which_keyword`,
+        is true (it is where it was not given). dry: 1 says that nothing is launched
         from here on, 0 that something is. unless: attribute of the first argument that, where true, means that this call does nothing.
         kernels: (result, name): what it means that this object (or a tuple that begins with these objects; ... for any) is returned, by
         identity. through: code objects of the callers that make the call one of all_reduce: looked for on the stack only where the path

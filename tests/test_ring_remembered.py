@@ -112,6 +112,20 @@ def test_a_list_that_becomes_empty_is_no_longer_true(recorder: _core.Recorder) -
     assert records(recorder)["context"].tolist() == [4, 4, 0]
 
 
+def test_a_flag_among_an_objects_attributes_is_seen_by_the_next_call(recorder: _core.Recorder) -> None:
+    """In some Pythons, such a dict is a view of values that lie in the object."""
+    flags = Group()
+    call, group = _core.Wrapper(Group.reduce, recorder, "all_reduce", 8, "in_place"), Group()
+    recorder.set_sources(((4, vars(flags), "disabled", 0),))
+    wanted = []
+    for i in range(80):
+        flags.disabled = bool(i % 3)
+        for _ in range(2):
+            call(group, TENSOR)
+            wanted.append(4 if flags.disabled else 0)
+    assert records(recorder)["context"].tolist() == wanted
+
+
 def test_groups_that_come_and_go_at_one_address_keep_their_own_names(recorder: _core.Recorder) -> None:
     call, wanted = _core.Wrapper(Group.reduce, recorder, "all_reduce", 8, "in_place"), []
     for i in range(200):
@@ -126,6 +140,24 @@ def test_groups_that_come_and_go_at_one_address_keep_their_own_names(recorder: _
     assert [names[number] for number in records(recorder)["group"].tolist()] == wanted
 
 
+def test_none_in_place_of_a_group_that_is_gone_has_not_its_name(tmp_path: Path) -> None:
+    recorder = _core.Recorder(tmp_path / "a.ring", slots=4096, graphs=1, kinds=64)
+    recorder.start()
+    call, wanted, kept = _core.Wrapper(lambda self, tensor: tensor, recorder, "all_reduce", 8, "in_place"), [], Switched().comm
+    recorder.set_sources(((4, None, "comm.disabled", 0),))
+    for _ in range(50):  # at whatever address: one of them shares None's row
+        group = Switched()
+        group.comm = kept
+        call(group, TENSOR)
+        del group
+        call(None, TENSOR)
+        wanted += [(1, 4), (0, 0)]
+    found = records(recorder)
+    assert list(zip(found["group"].tolist(), found["context"].tolist(), strict=True)) == wanted
+    assert recorder.counts()["failures"] == 50  # None has no name
+    recorder.close()
+
+
 def test_many_groups_in_turn_keep_their_own_names(recorder: _core.Recorder) -> None:
     call, groups = _core.Wrapper(Group.reduce, recorder, "all_reduce", 8, "in_place"), [Group(f"tp:{i}") for i in range(9)]
     for group in groups * 20:
@@ -137,7 +169,8 @@ def test_many_groups_in_turn_keep_their_own_names(recorder: _core.Recorder) -> N
 
 def test_a_group_that_takes_no_weak_reference_is_read_each_time(recorder: _core.Recorder) -> None:
     class Slotted:
-        __slots__ = ("unique_name",)
+        __slots__ = ("__dict__",)  # and no place for weak references
+        unique_name: str
 
     group = Slotted()
     call = _core.Wrapper(lambda self, tensor: tensor, recorder, "all_reduce", 8, "in_place")
@@ -170,10 +203,17 @@ def test_a_communicator_without_a_group_is_seen_once_it_has_one_and_is_on(record
     assert records(recorder)["group"].tolist() == [1, 1]
 
 
+def test_a_call_of_no_group_that_can_be_switched_off_is_recorded(recorder: _core.Recorder) -> None:
+    call, group = _core.Wrapper(Group.reduce, recorder, "bypass", 8, "in_place", group="", unless="disabled"), Group()
+    for group.disabled in (False, True, False):
+        call(group, TENSOR)
+    assert records(recorder)["group"].tolist() == [0, 0]
+
+
 class Switched(Group):
     def __init__(self) -> None:
         super().__init__()
-        self.comm = Group()
+        self.comm: Any = Group()
         self.comm.disabled = True
 
 
@@ -190,6 +230,34 @@ def test_a_communicator_that_is_switched_is_seen_by_the_next_call_whoever_owns_i
             call(group, TENSOR)
             wanted.append(4 if group.comm.disabled else 0)
     assert records(recorder)["context"].tolist() == wanted
+
+
+class Last:
+    """Calls as it goes. Without attributes: however deep it lies in what goes with it, it goes at once."""
+
+    __slots__ = ()
+    call: Callable[[], object]
+
+    def __del__(self) -> None:
+        Last.call()
+
+
+def test_a_call_while_a_communicator_is_on_its_way_out_does_not_bring_it_back(recorder: _core.Recorder) -> None:
+    """At some depths, the interpreter puts off objects that nobody holds any more: their weak references still lead to them."""
+    call, group = _core.Wrapper(Group.reduce, recorder, "all_reduce", 8, "in_place"), Switched()
+    recorder.set_sources(((4, None, "comm.disabled", 0),))
+    Last.call = lambda: call(group, TENSOR)
+    depths = 110
+    for depth in range(depths):
+        group.comm = Switched().comm
+        recorder.forget()
+        call(group, TENSOR)
+        chain: list[Any] = [Last(), group.comm]  # a list's last goes first
+        group.comm = None
+        for _ in range(depth):
+            chain = [chain]
+        del chain
+    assert records(recorder)["context"].tolist() == [4, 0] * depths
 
 
 def test_another_communicator_beside_the_old_one_is_found_once_the_recorder_forgets(recorder: _core.Recorder) -> None:

@@ -219,8 +219,12 @@ static inline unsigned sp_hook_place(const PyObject *object) {
     return ((uintptr_t)object >> 6 ^ (uintptr_t)object >> 12) % SP_HOOK_OWNERS;
 }
 
-/* What a weak reference refers to, borrowed; None: it is gone. */
-static inline PyObject *sp_hook_referent(const PyObject *weak) { return ((const PyWeakReference *)weak)->wr_object; }
+/* What a weak reference refers to, borrowed; NULL: it is gone, or about to go: what nobody holds any more can still be referred to while
+ * other objects' finalizers run. */
+static inline PyObject *sp_hook_referent(const PyObject *weak) {
+    PyObject *object = ((const PyWeakReference *)weak)->wr_object;
+    return object != Py_None && Py_REFCNT(object) > 0 ? object : NULL;
+}
 
 /* The argument at this position, or of this name; borrowed, NULL where it was not given. */
 static inline PyObject *sp_hook_argument(Py_ssize_t at, PyObject *name, PyObject *const *args, Py_ssize_t count,

@@ -244,7 +244,7 @@ static SP_OFTEN __attribute__((noinline)) PyObject *recorded_call(wrapper_object
     bool skip = w->unless.parts && count && sp_hook_is_true(&w->unless, args[0], r);
     uint16_t group = w->entry && !skip ? sp_hook_group(r, w, args, count, keywords) : 0;
     /* A communicator that belongs to no group yet: its constructor calls it. */
-    if (w->unless.parts && w->entry && !group && !open) skip = true;
+    if (w->unless.parts && !group && !open && w->group_name.parts) skip = true;
     bool joins = open && (!w->entry || !group || !open->record.group || group == open->record.group);
     if (skip || (!joins && (!r->ring.map || !is_ours(r, t, control)))) {
         t->ours = false;

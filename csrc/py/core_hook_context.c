@@ -104,6 +104,8 @@ static SP_RARE PyObject *look_at_item(hook_source *s) {
     if (!item && PyErr_Occurred()) return NULL;
     if (!item) item = Py_False;
     bool is_plain = PyDict_CheckExact(s->where) && (item == Py_True || item == Py_False || item == Py_None);
+    /* A dict that shares an object's own values keeps its number in 3.13 when an attribute is set. */
+    is_plain = is_plain && !((PyDictObject *)s->where)->ma_values;
     s->version = is_plain ? version_of(s->where) : 0;
     s->was_true = item == Py_True;
     return Py_NewRef(item);
@@ -138,7 +140,7 @@ static inline int truth_of_held(const recorder_object *r, hook_source *s, PyObje
     hook_held *held = &s->held[sp_hook_place(first)];
     if (!held->object || held->at != r->forgotten || sp_hook_referent(held->of) != first) return hold(r, s, held, first);
     PyObject *object = sp_hook_referent(held->object);
-    if (object == Py_None) return hold(r, s, held, first);
+    if (!object) return hold(r, s, held, first);
     Py_INCREF(object);
     int truth = truth_of_attribute(object, s->name.part[1]);
     Py_DECREF(object);
