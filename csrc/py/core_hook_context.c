@@ -148,7 +148,7 @@ static inline int truth_of_held(const recorder_object *r, hook_source *s, PyObje
 }
 
 static inline int truth_of(const recorder_object *r, hook_source *s, PyObject *first) {
-    if (s->is_item) return s->version && s->version == version_of(s->where) ? s->was_true : is_true(look_at_item(s));
+    if (s->is_item && s->where) return s->version && s->version == version_of(s->where) ? s->was_true : is_true(look_at_item(s));
     if (!s->where && s->name.parts == 2) return truth_of_held(r, s, first);
     return is_true(s->where || !s->name.parts ? value_elsewhere(s) : value_of_first(&s->name, first));
 }

@@ -104,7 +104,7 @@ bool sp_hook_expect_set(recorder_object *r, PyObject *expect) {
         PyErr_NoMemory();
         return false;
     }
-    r->expected = (hook_key *)(((uintptr_t)r->expected_memory + 63) & ~(uintptr_t)63);
+    r->expected = (hook_key *)((char *)r->expected_memory + (-(uintptr_t)r->expected_memory & 63)); /* on a whole cache line */
     PyObject *old = r->expect;
     r->expect = Py_NewRef(expect);
     sp_hook_forget(r);
