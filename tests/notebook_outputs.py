@@ -49,6 +49,16 @@ def tidy(notebook: Any) -> None:
                 data.pop("text/plain", None)
 
 
+def shown(cell: Any) -> str:
+    """What a reader sees of a cell: what it printed, or its page, or the words of its picture."""
+    found = []
+    for output in cell["outputs"]:
+        data = output.get("data", {})
+        words = output.get("metadata", {}).get("image/png", {}).get("alt", "")
+        found.append("".join(output.get("text", "") or words or data.get("text/html", "") or data.get("text/plain", "")))
+    return "\n".join(found)
+
+
 def commit(path: Path, **settings: Any) -> None:
     """Write into the notebook what a run of it shows."""
     import nbformat

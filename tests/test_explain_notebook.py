@@ -20,15 +20,6 @@ def run(folder: Path) -> Any:
     return notebook_outputs.run(folder, NOTEBOOK)
 
 
-def shown(cell: Any) -> str:
-    """What a reader sees of a cell: what it printed, or its page."""
-    found = []
-    for output in cell["outputs"]:
-        data = output.get("data", {})
-        found.append("".join(output.get("text", "") or data.get("text/html", "") or data.get("text/plain", "")))
-    return "\n".join(found)
-
-
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """Code cells of a fresh run, elsewhere than in the checkout."""
@@ -38,19 +29,21 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 def one(executed: list[Any], text: str) -> str:
     """What the cell of this source shows."""
     (found,) = [cell for cell in executed if text in cell["source"]]
-    return shown(found)
+    return notebook_outputs.shown(found)
 
 
 def test_the_hunt_runs_from_top_to_bottom(executed: list[Any]) -> None:
     assert [cell["execution_count"] for cell in executed] == list(range(1, len(executed) + 1))
-    assert all(shown(cell) for cell in executed[1:])
+    assert all(notebook_outputs.shown(cell) for cell in executed[1:])
 
 
 def test_what_is_committed_is_what_a_run_gives(executed: list[Any]) -> None:
     import nbformat
 
     held = notebook_outputs.code_cells(nbformat.read(NOTEBOOK, as_version=4))
-    assert [(cell["source"], shown(cell)) for cell in executed] == [(cell["source"], shown(cell)) for cell in held], _STALE
+    assert [(cell["source"], notebook_outputs.shown(cell)) for cell in executed] == [
+        (cell["source"], notebook_outputs.shown(cell)) for cell in held
+    ], _STALE
     assert NOTEBOOK.stat().st_size < 300_000 and not re.search(r"/(home|root|tmp)/", NOTEBOOK.read_text())
 
 

@@ -23,16 +23,6 @@ def run(folder: Path) -> Any:
     return notebook_outputs.run(folder, NOTEBOOK)
 
 
-def shown(cell: Any) -> str:
-    """What a reader sees of a cell: what it printed, or its page, or the words of its picture."""
-    found = []
-    for output in cell["outputs"]:
-        data = output.get("data", {})
-        words = output.get("metadata", {}).get("image/png", {}).get("alt", "")
-        found.append("".join(output.get("text", "") or words or data.get("text/html", "") or data.get("text/plain", "")))
-    return "\n".join(found)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where it runs: elsewhere than in the checkout."""
@@ -48,15 +38,19 @@ def executed(folder: Path) -> list[Any]:
 def one(executed: list[Any], text: str) -> str:
     """What the cell of this source shows."""
     (found,) = [cell for cell in executed if text in cell["source"]]
-    return shown(found)
+    return notebook_outputs.shown(found)
 
 
 def test_what_is_committed_is_what_a_run_gives(executed: list[Any]) -> None:
     import nbformat
 
     held = notebook_outputs.code_cells(nbformat.read(NOTEBOOK, as_version=4))
-    assert [(cell["source"], shown(cell)) for cell in executed] == [(cell["source"], shown(cell)) for cell in held], _STALE
-    assert all(shown(cell) for cell in executed[1:]) and not re.search(r"/(home|root|tmp)/", NOTEBOOK.read_text())
+    assert [(cell["source"], notebook_outputs.shown(cell)) for cell in executed] == [
+        (cell["source"], notebook_outputs.shown(cell)) for cell in held
+    ], _STALE
+    assert all(notebook_outputs.shown(cell) for cell in executed[1:]) and not re.search(
+        r"/(home|root|tmp)/", NOTEBOOK.read_text()
+    )
 
 
 def test_it_finds_the_odd_call_site_and_says_why(executed: list[Any]) -> None:
@@ -81,7 +75,9 @@ def test_the_picture_is_there_small_and_has_words(executed: list[Any]) -> None:
     (cell,) = [cell for cell in executed if cell["source"] == "recording.picture()"]
     (output,) = cell["outputs"]
     assert 10_000 < len(output["data"]["image/png"]) < 60_000
-    assert "57 x torch_distributed, eager" in shown(cell) and "522 records of 2 processes" in shown(cell)
+    assert "57 x torch_distributed, eager" in notebook_outputs.shown(
+        cell
+    ) and "522 records of 2 processes" in notebook_outputs.shown(cell)
     assert NOTEBOOK.stat().st_size < 150_000
 
 

@@ -40,12 +40,12 @@ static const word op_words[] = {SP_RING_OPS(X)};
 static const word phase_words[] = {SP_PHASES(X)};
 #undef X
 
-/* A tuple of `count` rows, each made by Py_BuildValue from one line of a table.
- */
-static int add_fields(PyObject *module, const char *name, const field *fields, size_t count) {
+/* A tuple of `count` rows, each made of one line of a table. */
+static int add_rows(PyObject *module, const char *name, PyObject *(*row_of)(const void *table, size_t i), const void *table,
+                    size_t count) {
     PyObject *tuple = PyTuple_New((Py_ssize_t)count);
     for (size_t i = 0; tuple && i < count; i++) {
-        PyObject *row = Py_BuildValue("(ssns)", fields[i].name, fields[i].numpy, (Py_ssize_t)fields[i].at, fields[i].text);
+        PyObject *row = row_of(table, i);
         if (row)
             PyTuple_SET_ITEM(tuple, (Py_ssize_t)i, row);
         else
@@ -56,43 +56,34 @@ static int add_fields(PyObject *module, const char *name, const field *fields, s
     return added;
 }
 
-static int add_words(PyObject *module, const char *name, const word *list, size_t count) {
-    PyObject *tuple = PyTuple_New((Py_ssize_t)count);
-    for (size_t i = 0; tuple && i < count; i++) {
-        PyObject *row = Py_BuildValue("(ss)", list[i].name, list[i].text);
-        if (row)
-            PyTuple_SET_ITEM(tuple, (Py_ssize_t)i, row);
-        else
-            Py_CLEAR(tuple);
-    }
-    int added = tuple ? PyModule_AddObjectRef(module, name, tuple) : -1;
-    Py_XDECREF(tuple);
-    return added;
+static PyObject *row_of_field(const void *table, size_t i) {
+    const field *f = (const field *)table + i;
+    return Py_BuildValue("(ssns)", f->name, f->numpy, (Py_ssize_t)f->at, f->text);
+}
+
+static PyObject *row_of_word(const void *table, size_t i) {
+    const word *w = (const word *)table + i;
+    return Py_BuildValue("(ss)", w->name, w->text);
 }
 
 #define COUNT(table) (sizeof(table) / sizeof *(table))
 
 int sp_add_hook_lists(PyObject *module) {
-    const struct {
+    static const struct {
         const char *name;
-        const field *fields;
+        PyObject *(*row_of)(const void *table, size_t i);
+        const void *table;
         size_t count;
-    } tables[] = {{"RING_RECORD", record_fields, COUNT(record_fields)},
-                  {"RING_GRAPH", graph_fields, COUNT(graph_fields)},
-                  {"RING_KIND", kind_fields, COUNT(kind_fields)},
-                  {"RING_HEADER", header_fields, COUNT(header_fields)}};
-    const struct {
-        const char *name;
-        const word *list;
-        size_t count;
-    } lists[] = {{"RING_NAMES", name_words, COUNT(name_words)},
-                 {"RING_FLAGS", flag_words, COUNT(flag_words)},
-                 {"RING_LAYOUTS", layout_words, COUNT(layout_words)},
-                 {"RING_OPS", op_words, COUNT(op_words)},
-                 {"PHASES", phase_words, COUNT(phase_words)}};
-    for (size_t i = 0; i < COUNT(tables); i++)
-        if (add_fields(module, tables[i].name, tables[i].fields, tables[i].count) < 0) return -1;
+    } lists[] = {{"RING_RECORD", row_of_field, record_fields, COUNT(record_fields)},
+                 {"RING_GRAPH", row_of_field, graph_fields, COUNT(graph_fields)},
+                 {"RING_KIND", row_of_field, kind_fields, COUNT(kind_fields)},
+                 {"RING_HEADER", row_of_field, header_fields, COUNT(header_fields)},
+                 {"RING_NAMES", row_of_word, name_words, COUNT(name_words)},
+                 {"RING_FLAGS", row_of_word, flag_words, COUNT(flag_words)},
+                 {"RING_LAYOUTS", row_of_word, layout_words, COUNT(layout_words)},
+                 {"RING_OPS", row_of_word, op_words, COUNT(op_words)},
+                 {"PHASES", row_of_word, phase_words, COUNT(phase_words)}};
     for (size_t i = 0; i < COUNT(lists); i++)
-        if (add_words(module, lists[i].name, lists[i].list, lists[i].count) < 0) return -1;
+        if (add_rows(module, lists[i].name, lists[i].row_of, lists[i].table, lists[i].count) < 0) return -1;
     return 0;
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import update_wrapper
 from types import ModuleType
 from typing import Any
 
@@ -117,7 +118,7 @@ def _await_group(module: ModuleType) -> None:
         _begin()
         _construct(given, self, *args, **kwargs)
 
-    __init__.__wrapped__ = given  # type: ignore[attr-defined] # its signature
+    update_wrapper(__init__, given, (), ())  # its signature
     coordinator.__init__ = __init__
 
 

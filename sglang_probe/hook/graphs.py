@@ -10,7 +10,7 @@ Invariant: SGLang's context manager is entered and left as it was, and what it r
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, suppress
-from functools import partial
+from functools import partial, update_wrapper
 from types import FunctionType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +59,7 @@ class Captures:
             def graph_capture(group: Any, *args: Any, **kwargs: Any) -> _Entered:
                 return _Entered(self, group, original(group, *args, **kwargs))
 
-            graph_capture.__wrapped__ = original  # type: ignore[attr-defined] # its signature
+            update_wrapper(graph_capture, original, (), ())  # its signature
             self._patches.set(coordinator, "graph_capture", graph_capture)
         wrapping.guarded("torch.cuda.CUDAGraph", self._methods)
         for runner in runners_of(wrapping.release):
@@ -98,7 +98,7 @@ class Captures:
                 self._piecewise |= is_piecewise()
             return ended(graph, *args, **kwargs)
 
-        capture_end.__wrapped__ = ended.__wrapped__  # type: ignore[attr-defined] # its signature
+        update_wrapper(capture_end, ended.__wrapped__, (), ())  # its signature
         for name, method in (("capture_begin", began), ("capture_end", capture_end), ("replay", replayed)):
             self._patches.set(kind, name, method)
 
@@ -187,7 +187,7 @@ class Captures:
                     self._expected.forget()
                     self._recorder.forget()
 
-        changes.__wrapped__ = original  # type: ignore[attr-defined] # its signature
+        update_wrapper(changes, original, (), ())  # its signature
         return changes
 
     # ------------------------------------------------------------------------------------------- graph_capture()

@@ -9,6 +9,7 @@ import logging
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import update_wrapper
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,7 @@ class Groups:
         def __init__(group: Any, *args: Any, **kwargs: Any) -> None:
             self.construct(original, group, *args, **kwargs)
 
-        __init__.__wrapped__ = original  # type: ignore[attr-defined] # its signature
+        update_wrapper(__init__, original, (), ())  # its signature
         self._patches.set(coordinator, "__init__", __init__)
 
     def construct(self, constructor: Any, group: Any, *args: Any, **kwargs: Any) -> None:

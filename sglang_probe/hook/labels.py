@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import update_wrapper
 from typing import TYPE_CHECKING, Any
 
 from .._releases import FIRST
@@ -94,5 +95,5 @@ def labelled(original: Any, runner: Runner, recorder: _core.Recorder) -> Any:
                 with suppress(Exception):
                     recorder.label = before
 
-    capture.__wrapped__ = original  # type: ignore[attr-defined] # its signature
+    update_wrapper(capture, original, (), ())  # its signature
     return capture

@@ -16,7 +16,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="GPU ranks hold torch's tensors")
 
 from gpu import ranks  # noqa: E402 # imports torch
-from gpu.sharing import need, ordinals  # noqa: E402
+from gpu.sharing import need, ordinals  # noqa: E402 # pytest.importorskip comes first
 from run_fixtures import Groups, group_of  # noqa: E402 # pytest.importorskip comes first
 
 from sglang_probe import Coordinator, LocalGroup, ProbeUnavailable  # noqa: E402
