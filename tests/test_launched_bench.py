@@ -152,7 +152,9 @@ def ended(folder: Path, signals: Sequence[int], job: str) -> list[Said]:
 def test_a_rank_that_dies_is_named_what_was_measured_is_kept_and_the_next_launch_goes_on(tmp_path: Path) -> None:
     zero, one = ended(tmp_path, (0, signal.SIGKILL), "26")
     assert zero.status == 3 and one.status == -signal.SIGKILL, (zero, one)
-    assert "its ranks are gone (ProbeError: rank 1 (pid " in zero.out and "has ended during run(" in zero.out, zero
+    assert "its ranks are gone (ProbeError: " in zero.out and "rank 1 (pid " in zero.out, zero
+    # rank 0 sees its end at the process, or first at the board, in the middle of a call
+    assert "has ended during run(" in zero.out or "its process is gone" in zero.out, zero
     before = keys(tmp_path / "out.jsonl.partial")
     with launch([*LONG, "--out", "out.jsonl"], "torchrun", 2, "27", tmp_path) as ranks:
         assert [said.status for said in ranks.said()] == [0, 0]
